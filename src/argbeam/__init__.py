@@ -1,0 +1,61 @@
+"""Train sequence models for the beam search that decodes them."""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argbeam.data import Batch as Batch
+    from argbeam.data import Example as Example
+    from argbeam.data import make_batch as make_batch
+    from argbeam.losses.bso import Bso as Bso
+    from argbeam.losses.cross_entropy import CrossEntropy as CrossEntropy
+    from argbeam.models.contract import Model as Model
+    from argbeam.optim import Adagrad as Adagrad
+    from argbeam.rules import LastScore as LastScore
+    from argbeam.rules import LogprobSum as LogprobSum
+    from argbeam.rules import ScoreSum as ScoreSum
+    from argbeam.rules import StopBest as StopBest
+    from argbeam.rules import StopTop as StopTop
+    from argbeam.search import beam_search as beam_search
+    from argbeam.state import Noise as Noise
+    from argbeam.state import State as State
+    from argbeam.successors import Permutation as Permutation
+    from argbeam.successors import ShiftReduce as ShiftReduce
+    from argbeam.successors import Unconstrained as Unconstrained
+    from argbeam.vocabulary import Vocabulary as Vocabulary
+
+__version__ = version("argbeam")
+
+# A name is imported when it is first asked for: torch takes seconds, and `argbeam --help` needs none of it.
+_HOMES = {
+    "Adagrad": "argbeam.optim",
+    "Batch": "argbeam.data",
+    "Bso": "argbeam.losses.bso",
+    "CrossEntropy": "argbeam.losses.cross_entropy",
+    "Example": "argbeam.data",
+    "LastScore": "argbeam.rules",
+    "LogprobSum": "argbeam.rules",
+    "Model": "argbeam.models.contract",
+    "Noise": "argbeam.state",
+    "Permutation": "argbeam.successors",
+    "ScoreSum": "argbeam.rules",
+    "ShiftReduce": "argbeam.successors",
+    "State": "argbeam.state",
+    "StopBest": "argbeam.rules",
+    "StopTop": "argbeam.rules",
+    "Unconstrained": "argbeam.successors",
+    "Vocabulary": "argbeam.vocabulary",
+    "beam_search": "argbeam.search",
+    "make_batch": "argbeam.data",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

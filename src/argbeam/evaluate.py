@@ -1,0 +1,148 @@
+"""Decoding many sentences, and scoring a split. The trainer chooses epochs through this module."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from argbeam.data import Example, in_order_of_length, make_batch
+from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.models.contract import Model
+from argbeam.rules import ScoreRule, Stop
+from argbeam.search import Beams, beam_search
+from argbeam.tasks.contract import Item, Score, Task
+from argbeam.vocabulary import PAD
+
+# Sentences that are sorted by length together. Memory is bounded by this, whatever the input's length.
+_WINDOW = 8192
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A sequence found: its words without padding, its rank, and whether it ended properly."""
+
+    tokens: tuple[int, ...]
+    rank: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What the search returned for one sentence, best first. `trace` holds the beam at every step if asked for."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    dead: bool
+    trace: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A trained model with all that fixes its search but the beam."""
+
+    model: Model
+    task: Task
+    rule: ScoreRule
+    stop: Stop
+    device: torch.device
+    batch: int
+
+    def decode(
+        self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False
+    ) -> Iterator[Decoded]:
+        """Decode in input order. Sentences are sorted by length within a window, so any length of input will do."""
+        stream = iter(items)
+        while window := list(islice(stream, _WINDOW)):
+            examples = [self.task.example(item, number) for number, item in enumerate(window)]
+            found: dict[int, Decoded] = {}
+            for numbers in in_order_of_length(examples, size=self.batch):
+                chosen = [examples[i] for i in numbers]
+                found.update(zip(numbers, self._search(chosen, beam, n_best, trace), strict=True))
+            yield from (found[i] for i in range(len(window)))
+
+    def _search(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
+        limits = [self.task.limit(example) for example in examples]
+        batch = make_batch([Example(e.source, (), e.sentence) for e in examples]).to(self.device)
+        with torch.no_grad():
+            result = beam_search(
+                self.model,
+                self.model.encode(batch, None),
+                self.task.constraint.start(batch),
+                beam_size=beam,
+                length_B=torch.tensor(limits, device=self.device),
+                steps=max(limits),
+                rule=self.rule,
+                stop=self.stop if self.task.open_length else None,
+                n_best=n_best,
+            )
+        tokens, ranks = result.tokens_BNT.tolist(), result.rank_BN.tolist()
+        finished, dead = result.finished_BN.tolist(), result.dead_B.tolist()
+        traces = _traces(result.beams, limits) if trace else [()] * len(examples)
+        return [
+            Decoded(
+                tuple(
+                    Hypothesis(tuple(word for word in words if word != PAD), rank, ended)
+                    for words, rank, ended in zip(tokens[i], ranks[i], finished[i], strict=True)
+                    if rank > -math.inf
+                ),
+                dead[i],
+                traces[i],
+            )
+            for i in range(len(examples))
+        ]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A split decoded and scored. `unfinished` outputs met the length limit, `dead` ones had no valid successor left."""
+
+    score: Score
+    outputs: list[tuple[int, ...]]
+    ranks: list[float]
+    unfinished: int
+    dead: int
+
+
+def evaluate(decoder: Decoder, items: Sequence[Item], *, beam: int) -> Evaluation:
+    """Decode items and score them with the task's metric."""
+    decoded = list(decoder.decode(items, beam=beam))
+    best = [d.hypotheses[0] if d.hypotheses else Hypothesis((), -math.inf, False) for d in decoded]
+    outputs = [hypothesis.tokens for hypothesis in best]
+    return Evaluation(
+        score=decoder.task.score(items, outputs),
+        outputs=outputs,
+        ranks=[hypothesis.rank for hypothesis in best],
+        unfinished=sum(not hypothesis.finished for hypothesis in best),
+        dead=sum(d.dead for d in decoded),
+    )
+
+
+def perplexity(model: Model, examples: Sequence[Example], *, batch: int, device: torch.device) -> float:
+    """Of the gold words given the gold history, end symbols included; sentences without a gold sequence do not count."""
+    with_gold = [example for example in examples if example.target]
+    loss, words = 0.0, 0.0
+    for numbers in in_order_of_length(with_gold, size=batch):
+        with torch.no_grad():
+            out = CrossEntropy()(model, make_batch([with_gold[i] for i in numbers]).to(device), None)
+        loss, words = loss + float(out.total), words + float(out.sums["words"])
+    return math.exp(min(loss / max(words, 1.0), 700.0))
+
+
+def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
+    """Per sentence and step, the beam's newest words, their parents' places in the beam before, their ranks."""
+    tokens, parents, ranks = beams.tokens_TBJ.tolist(), beams.parents_TBJ.tolist(), beams.ranks_TBJ.tolist()
+    steps = len(tokens)
+    return [
+        tuple(
+            {
+                "tokens": [w for w, r in zip(tokens[t][i], ranks[t][i], strict=True) if r > -math.inf],
+                "parents": [p for p, r in zip(parents[t][i], ranks[t][i], strict=True) if r > -math.inf],
+                "ranks": [r for r in ranks[t][i] if r > -math.inf],
+            }
+            for t in range(min(limit, steps))
+            if any(word != PAD for word in tokens[t][i])
+        )
+        for i, limit in enumerate(limits)
+    ]

@@ -1,0 +1,40 @@
+"""Word-level cross-entropy with the gold history: the paper's seq2seq baseline and the pre-training of BSO."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from argbeam.data import Batch
+from argbeam.losses.contract import LossOutput
+from argbeam.losses.replay import score
+from argbeam.models.contract import Model
+from argbeam.rules import LogprobSum, StopBest
+from argbeam.state import Noise
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Minus the sum of the gold words' log-probabilities, over the number of sentences."""
+
+    rule = LogprobSum()
+    stop = StopBest()
+    beam = 0
+    reset_optimizer = False
+
+    def at(self, epoch: int) -> "CrossEntropy":
+        return self
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        gold_BT, length_B = batch.target_BT, batch.target_length_B
+        scores_BTV = score(model, model.encode(batch, noise), gold_BT)
+        lost_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
+        real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
+        total = torch.where(real_BT, lost_BT, 0.0).sum()
+        sentences = (length_B > 0).sum().to(total.dtype)
+        # A batch of padding alone has a loss of zero, not of zero over zero.
+        return LossOutput(
+            total,
+            sentences.clamp(min=1),
+            {"loss": total.detach(), "sentences": sentences, "words": length_B.sum().to(total.dtype)},
+        )

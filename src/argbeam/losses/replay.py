@@ -1,0 +1,75 @@
+"""Scoring given words again, with gradient: the gold history alone, or gold and rival side by side."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from argbeam.models.contract import Model
+from argbeam.state import State
+from argbeam.vocabulary import BOS
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The scores of the gold words and of the rival words."""
+
+    gold_BT: Float[Tensor, "B T"]
+    rival_BT: Float[Tensor, "B T"]
+
+
+def gold_outputs(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T H"]:
+    """What the output layer reads before each gold word, the words before it given."""
+    outputs = []
+    for read_B in _shifted(gold_BT).unbind(1):
+        state = model.step(state, read_B)
+        outputs.append(model.output(state))
+    return torch.stack(outputs, 1)
+
+
+def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+    """The scores of the whole vocabulary at every step of the gold history, from one product."""
+    return model.scores(gold_outputs(model, state, gold_BT))
+
+
+def replay(
+    model: Model,
+    state: State,
+    gold_BT: Int[Tensor, "B T"],
+    rival_BT: Int[Tensor, "B T"],
+    restart_BT: Bool[Tensor, "B T"],
+) -> Replayed:
+    """Step a gold lane and a rival lane together; after a restart the rival's state is the gold lane's.
+
+    Autograd then does the merge of Algorithm 1 (Wiseman & Rush 2016) by itself: the gradient of a rival's segment joins
+    the gold lane's where the segment began, and the graph holds 2T steps whatever the beam. Restart column t means that
+    both lanes have read gold's word t when they score the words of column t + 1.
+    """
+    batch, steps = gold_BT.shape
+    lane_N = torch.arange(2 * batch, device=gold_BT.device)  # gold in even rows, rival in odd ones
+    gold_lane_N = lane_N - lane_N % 2
+    is_rival_N = lane_N % 2 == 1
+    state = state.select(lane_N // 2)
+    read_gold_BT = _shifted(gold_BT)
+    restarted_BT = _shifted(restart_BT.long(), first=0).bool()
+    read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
+    read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
+    restarted_TN = restarted_BT.T.repeat_interleave(2, dim=1) & is_rival_N
+    outputs = []
+    for t in range(steps):
+        if t > 0:
+            state = State.where(restarted_TN[t], state.select(gold_lane_N), state)
+        state = model.step(state, read_TN[t])
+        outputs.append(model.output(state))
+    # Two words are needed of each step, not V: one look-up of their rows of the output layer serves all steps.
+    output_XH = torch.stack(outputs).flatten(0, 1)
+    words_X = torch.stack([gold_BT, rival_BT], 2).transpose(0, 1).flatten()
+    scores_X = model.scores(output_XH[:, None], words_X[:, None])
+    gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)
+    return Replayed(gold_TB.T, rival_TB.T)
+
+
+def _shifted(words_BT: Tensor, first: int = BOS) -> Tensor:
+    """What is read before each column: the column before it, and `first` before the first."""
+    return torch.cat([torch.full_like(words_BT[:, :1], first), words_BT[:, :-1]], 1)

@@ -1,0 +1,33 @@
+"""The contract of a model: four methods, and every loss and the search can use it."""
+
+from typing import Protocol
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from argbeam.data import Batch
+from argbeam.state import Noise, State
+
+
+class Model(Protocol):
+    """An encoder-decoder as the search sees it; any `torch.nn.Module` with these methods is one.
+
+    A step reads the newest word and says nothing; `output` is what the last layer reads; `scores` is that layer. They
+    are apart because a loss replays a sentence step by step but scores all its steps at once, and because only some
+    words' scores are needed under constraints and in the replay.
+    """
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        """The state before the first word, one row per sentence. All randomness is drawn here, from `noise`;
+        without noise there is no dropout."""
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        """The state after reading one more word per row; the first word read is BOS. `state` is left as it is."""
+
+    def output(self, state: State) -> Float[Tensor, "N H"]:
+        """What the output layer reads, of each row."""
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        """The raw scores f (no softmax) of the whole vocabulary, or of the words listed for each group of rows."""

@@ -1,0 +1,190 @@
+"""The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from argbeam.data import Batch
+from argbeam.state import Noise, State
+
+# Places at which noise is drawn; each has masks of its own.
+_ENCODER_SITE, _DECODER_SITE, _OUTPUT_SITE = 0x10, 0x20, 0x30
+
+
+class LstmSeq2Seq(nn.Module):
+    """Unidirectional encoder; the decoder starts from its last states (Wiseman & Rush 2016, section 5)."""
+
+    def __init__(
+        self,
+        *,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        layers: int,
+        hidden: int,
+        embedding: int,
+        dropout: float,
+        input_feeding: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.encoder = Encoder(source_vocabulary, layers, hidden, embedding)
+        self.decoder = Decoder(target_vocabulary, layers, hidden, embedding, input_feeding)
+        self.output_layer = nn.Linear(hidden, target_vocabulary)
+
+    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
+        """Draw every weight uniformly from [-bound, bound]."""
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
+        """Start the word vectors listed from given ones; the others stay as drawn."""
+        with torch.no_grad():
+            for table, rows in ((self.encoder.embedding, source), (self.decoder.embedding, target)):
+                for word, vector in rows.items():
+                    table.weight[word].copy_(vector)
+
+    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters by the learning rate they take: encoder, decoder, output."""
+        return {
+            "encoder": list(self.encoder.parameters()),
+            "decoder": list(self.decoder.parameters()),
+            "output": list(self.output_layer.parameters()),
+        }
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        source_steps, target_steps = batch.source_BS.shape[1], batch.target_BT.shape[1]
+        layers, hidden = self.encoder.layers, self.encoder.hidden
+        dtype = self.output_layer.weight.dtype
+        sites: dict[str, Tensor] = {}
+        if noise is not None and self.dropout > 0:
+            wanted = {f"encoder_{i}": (_ENCODER_SITE + i, source_steps) for i in range(1, layers)}
+            wanted |= {f"decoder_{i}": (_DECODER_SITE + i, target_steps) for i in range(1, layers)}
+            wanted |= {"output": (_OUTPUT_SITE, target_steps)}
+            for name, (site, steps) in wanted.items():
+                sites[name] = noise.mask(site, steps=steps, width=hidden, rate=self.dropout, dtype=dtype)
+        memory_BSH, last_h, last_c = self.encoder(batch.source_BS, batch.source_length_B, sites)
+        position_S = torch.arange(source_steps, device=batch.source_BS.device)
+        padding_BS = position_S >= batch.source_length_B[:, None]
+        return State(
+            sentence={
+                "memory": memory_BSH,
+                "keys": self.decoder.attention(memory_BSH),
+                "padding": padding_BS[:, None],
+                **{f"noise_{name}": mask for name, mask in sites.items() if not name.startswith("encoder")},
+            },
+            hypothesis={
+                **{f"h_{i}": h_BH for i, h_BH in enumerate(last_h)},
+                **{f"c_{i}": c_BH for i, c_BH in enumerate(last_c)},
+                "output": torch.zeros_like(last_h[0]),
+            },
+        )
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        return self.decoder(state, tokens_N)  # type: ignore[no-any-return]
+
+    def output(self, state: State) -> Float[Tensor, "N H"]:
+        return state.hypothesis["output"]
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        weight_VH, bias_V = self.output_layer.weight, self.output_layer.bias
+        if candidates_GC is None:
+            return F.linear(output_GRH, weight_VH, bias_V).to(weight_VH.dtype)
+        # Only the listed rows of the output layer are read, and only they get a gradient.
+        weight_GCH = F.embedding(candidates_GC, weight_VH)
+        bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
+        return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)).to(weight_VH.dtype) + bias_GC[:, None]
+
+
+class Encoder(nn.Module):
+    """LSTM layers over a padded batch of sources."""
+
+    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int) -> None:
+        super().__init__()
+        self.layers, self.hidden = layers, hidden
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.inputs = nn.ModuleList(nn.Linear(embedding if i == 0 else hidden, 4 * hidden) for i in range(layers))
+        self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
+
+    def forward(
+        self, source_BS: Int[Tensor, "B S"], length_B: Int[Tensor, " B"], noise: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "B S H"], list[Float[Tensor, "B H"]], list[Float[Tensor, "B H"]]]:
+        """The top layer's outputs, and every layer's h and c at each sentence's own last word."""
+        x_BSH = self.embedding(source_BS)
+        # What runs on past a sentence's end is never read: the states are taken at length - 1.
+        last_B1H = (length_B - 1)[:, None, None].expand(-1, 1, self.hidden)
+        last_h, last_c = [], []
+        for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
+            if f"encoder_{i}" in noise:
+                x_BSH = x_BSH * noise[f"encoder_{i}"]
+            gates = inputs(x_BSH).unbind(1)
+            h_BH = c_BH = torch.zeros_like(gates[0][:, : self.hidden], dtype=x_BSH.dtype)
+            h_steps, c_steps = [], []
+            for gates_BG in gates:
+                h_BH, c_BH = lstm_gates(gates_BG, recurrent(h_BH), c_BH)
+                h_steps.append(h_BH)
+                c_steps.append(c_BH)
+            x_BSH = torch.stack(h_steps, 1)
+            last_h.append(x_BSH.gather(1, last_B1H)[:, 0])
+            last_c.append(torch.stack(c_steps, 1).gather(1, last_B1H)[:, 0])
+        return x_BSH, last_h, last_c
+
+
+class Decoder(nn.Module):
+    """One word: LSTM layers, attention over the memory, and the output vector that is fed back at the next word."""
+
+    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, input_feeding: bool) -> None:
+        super().__init__()
+        self.input_feeding = input_feeding
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        first = embedding + hidden * input_feeding
+        self.inputs = nn.ModuleList(nn.Linear(first if i == 0 else hidden, 4 * hidden) for i in range(layers))
+        self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
+        self.attention = nn.Linear(hidden, hidden, bias=False)
+        self.combine = nn.Linear(2 * hidden, hidden, bias=False)
+
+    def forward(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        shared, own = state.sentence, state.hypothesis
+        sentences = shared["memory"].shape[0]
+        x_NH = self.embedding(tokens_N)
+        if self.input_feeding:
+            x_NH = torch.cat([x_NH, own["output"]], 1)
+        new: dict[str, Tensor] = {}
+        for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
+            x_NH = _with_noise(x_NH, shared.get(f"noise_decoder_{i}"), state.time)
+            x_NH, c_NH = lstm_gates(inputs(x_NH), recurrent(own[f"h_{i}"]), own[f"c_{i}"])
+            new |= {f"h_{i}": x_NH, f"c_{i}": c_NH}
+        # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
+        query_BRH = x_NH.view(sentences, -1, x_NH.shape[1])
+        match_BRS = torch.bmm(query_BRH, shared["keys"].transpose(1, 2)).masked_fill(shared["padding"], -torch.inf)
+        context_BRH = torch.bmm(match_BRS.softmax(-1), shared["memory"])
+        output_BRH = torch.tanh(self.combine(torch.cat([context_BRH, query_BRH], 2)))
+        new["output"] = _with_noise(output_BRH.flatten(0, 1), shared.get("noise_output"), state.time)
+        return State(shared, new, state.time + 1)
+
+
+def lstm_gates(
+    inputs_NG: Float[Tensor, "N G"], recurrent_NG: Float[Tensor, "N G"], c_NH: Float[Tensor, "N H"]
+) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N H"]]:
+    """h and c from the two products of an LSTM cell (gates in the order input, forget, cell, output)."""
+    if inputs_NG.is_cuda:
+        # The kernel behind nn.LSTMCell: one launch for all that follows.
+        inputs_NG, recurrent_NG = inputs_NG.to(c_NH.dtype), recurrent_NG.to(c_NH.dtype)
+        h_NH, c_NH, _ = torch.ops.aten._thnn_fused_lstm_cell(inputs_NG, recurrent_NG, c_NH)
+        return h_NH, c_NH
+    in_NH, forget_NH, cell_NH, out_NH = (inputs_NG + recurrent_NG).to(c_NH.dtype).chunk(4, 1)
+    c_NH = forget_NH.sigmoid() * c_NH + in_NH.sigmoid() * cell_NH.tanh()
+    return out_NH.sigmoid() * c_NH.tanh(), c_NH
+
+
+def _with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int) -> Tensor:
+    """The same mask for every row of a sentence at this time step."""
+    if noise_BTH is None:
+        return x_NH
+    noise_B1H = noise_BTH[:, time, None]
+    return (x_NH.view(noise_B1H.shape[0], -1, x_NH.shape[1]) * noise_B1H).flatten(0, 1)

@@ -1,0 +1,52 @@
+"""Adagrad with a rate per module, and gradient renormalisation."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Adagrad:
+    """Adagrad (Duchi et al. 2011) as the authors' Torch has it: w -= rate * g / (sqrt(sum of g^2) + epsilon).
+
+    A few operations over all tensors at once, none of which waits for the device or allocates state, so that a step can
+    be captured in a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, Sequence[nn.Parameter]],
+        *,
+        rates: Mapping[str, float],
+        max_norm: float,
+        epsilon: float = 1e-10,
+    ) -> None:
+        self.parameters = [p for name in rates for p in groups[name]]
+        self.rates = [rate for name, rate in rates.items() for _ in groups[name]]
+        self.max_norm, self.epsilon = max_norm, epsilon
+        self.sums = [torch.zeros_like(p) for p in self.parameters]
+
+    def reset(self) -> None:
+        """Forget the gradients seen so far, as the authors' code does when the beam grows."""
+        torch._foreach_zero_(self.sums)
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
+        """Rescale the gradients to a norm of at most `max_norm` and update; returns the norm before.
+
+        If the norm is not finite nothing changes, and the norm returned says so.
+        """
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        finite = norm.isfinite()
+        scale = torch.where(finite, (self.max_norm / (norm + 1e-12)).clamp(max=1.0), 0.0)
+        gradients = torch._foreach_mul(gradients, scale)
+        # Infinity times zero is not zero: a step that is not finite is put out entry by entry.
+        gradients = [torch.where(finite, g, 0.0) for g in gradients]
+        torch._foreach_addcmul_(self.sums, gradients, gradients)
+        roots = torch._foreach_sqrt(self.sums)
+        torch._foreach_add_(roots, self.epsilon)
+        steps = torch._foreach_div(gradients, roots)
+        torch._foreach_mul_(steps, [-rate for rate in self.rates])
+        torch._foreach_add_(self.parameters, steps)
+        return norm

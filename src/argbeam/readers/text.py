@@ -1,0 +1,176 @@
+"""Text files, plain or compressed: lines, sentences and pairs of sentences, each with its place."""
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from io import BufferedIOBase
+from itertools import zip_longest
+from pathlib import Path
+
+from argbeam.errors import DataError
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """One sentence as its file has it, before tokenisation."""
+
+    text: str
+    path: Path
+    line: int
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """A sentence and its translation. `path` and `line` are those of the source side."""
+
+    source: str
+    target: str
+    path: Path
+    line: int
+
+
+def read_text(paths: Sequence[Path]) -> list[TextLine]:
+    """Read one sentence a line. A line without a word is an error: it would be an empty sequence.
+
+    Words are what `str.split()` gives, so every Unicode space separates them, U+00A0 and U+202F among them.
+    """
+    _need_a_file(paths)
+    sentences: list[TextLine] = []
+    for path in paths:
+        before = len(sentences)
+        for line, text in open_lines(path):
+            _need_a_word(text, path, line)
+            sentences.append(TextLine(text, path, line))
+        _need_a_line(path, len(sentences) - before)
+    return sentences
+
+
+def read_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> list[TextPair]:
+    """Read files in step: line i of a target file translates line i of its source file."""
+    _need_a_file(source_paths)
+    if len(source_paths) != len(target_paths):
+        raise DataError(
+            f"{source_paths[0]}: {len(source_paths)} source and {len(target_paths)} target files; "
+            "each source file needs one target file"
+        )
+    pairs: list[TextPair] = []
+    for source_path, target_path in zip(source_paths, target_paths, strict=True):
+        pairs.extend(_pairs_in_step(source_path, target_path))
+    return pairs
+
+
+def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> list[TextPair]:
+    """Read pairs from tab-separated columns, counted from 0. Further columns are left alone."""
+    _need_a_file(paths)
+    pairs: list[TextPair] = []
+    for path in paths:
+        before = len(pairs)
+        for line, text in open_lines(path):
+            fields = text.split("\t")
+            for column in (source_column, target_column):
+                if not 0 <= column < len(fields):
+                    raise DataError(
+                        f"{path}:{line}: no column {column} in a line of {len(fields)}; "
+                        f"tab-separated columns run from 0 to {len(fields) - 1}"
+                    )
+                _need_a_word(fields[column], path, line, f"column {column} is empty")
+            pairs.append(TextPair(fields[source_column], fields[target_column], path, line))
+        _need_a_line(path, len(pairs) - before)
+    return pairs
+
+
+def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
+    r"""Yield (line number from 1, text without its line end) from a UTF-8 file, plain, `.gz` or `.xz`.
+
+    Only `\n` or `\r\n` ends a line: U+2028, U+0085 and a lone `\r` belong to the text. A byte order mark at
+    the start is dropped.
+    """
+    with open_bytes(path) as stream:
+        for line, raw in enumerate(stream, start=1):
+            yield line, _decode(raw, path, line)
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[BufferedIOBase]:
+    """Open a plain, `.gz` or `.xz` file; a failure to open or to read it is a DataError."""
+    if "\0" in str(path):
+        raise DataError(f"{str(path)!r}: no such file; a path holds no NUL")
+    try:
+        with _open(path) as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path}: a directory; a file is expected") from error
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged or not a whole {path.suffix} file ({_one_line(error)})") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from error
+
+
+def _open(path: Path) -> BufferedIOBase:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".xz":
+        # Not FORMAT_AUTO: the older .lzma container has no check sums, so damage could pass for text.
+        return lzma.open(path, "rb", format=lzma.FORMAT_XZ)
+    return path.open("rb")
+
+
+def _decode(raw: bytes, path: Path, line: int) -> str:
+    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{line}: not UTF-8 at byte {error.start + 1} of the line (0x{raw[error.start]:02x}); "
+            "text files are UTF-8"
+        ) from error
+    if "\0" in text:
+        raise DataError(f"{path}:{line}: NUL at byte {raw.index(0) + 1} of the line; text files hold none")
+    return text.removeprefix("\ufeff") if line == 1 else text
+
+
+def _pairs_in_step(source_path: Path, target_path: Path) -> list[TextPair]:
+    pairs = []
+    source_count = target_count = 0
+    with closing(open_lines(source_path)) as sources, closing(open_lines(target_path)) as targets:
+        for source, target in zip_longest(sources, targets):
+            source_count += source is not None
+            target_count += target is not None
+            if source is None or target is None:
+                continue  # the longer file is read to its end, so that both counts can be named
+            line = source[0]
+            _need_a_word(source[1], source_path, line)
+            _need_a_word(target[1], target_path, line)
+            pairs.append(TextPair(source[1], target[1], source_path, line))
+    _need_a_line(source_path, source_count)
+    _need_a_line(target_path, target_count)
+    if source_count != target_count:
+        raise DataError(
+            f"{source_path}: {source_count} lines, but {target_path} has {target_count}; "
+            "parallel files have one line for each other's"
+        )
+    return pairs
+
+
+def _need_a_file(paths: Sequence[Path]) -> None:
+    if not paths:
+        raise DataError("no file to read was given; at least one is needed")
+
+
+def _need_a_line(path: Path, count: int) -> None:
+    if not count:
+        raise DataError(f"{path}: an empty file; at least one line is expected")
+
+
+def _need_a_word(text: str, path: Path, line: int, found: str = "an empty line") -> None:
+    if not text.strip():
+        raise DataError(f"{path}:{line}: {found}; at least one word is expected")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,340 @@
+"""A run folder: made by training, opened by everything else.
+
+    RUN/recipe.json          the resolved recipe
+    RUN/records.jsonl        what happened, one JSON object a line
+    RUN/checkpoints/         the two newest states of training
+    RUN/model/               the finished model: weights, vocabulary, score and stop rule, recipe
+    RUN/evaluations.jsonl    scores with their signatures
+    RUN/predictions/         decoded splits
+"""
+
+import fcntl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from argbeam import checkpoint
+from argbeam.config import difference, recipe_from_json, recipe_to_json
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DeviceError
+from argbeam.evaluate import Decoded, Decoder, Evaluation, evaluate
+from argbeam.losses import make_loss
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.readers.vectors import read_vectors
+from argbeam.records import append_record, read_records, truncate_records, write_atomic
+from argbeam.rules import ScoreRule, Stop
+from argbeam.settings import Decode, Recipe
+from argbeam.tasks import TASKS, Task
+from argbeam.tasks.contract import Read
+from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, load_tensors
+
+# What may differ between a run's recipe and the one it is resumed with: it does not change what is learnt.
+_FREE_TO_CHANGE = ("runtime.device", "runtime.threads", "runtime.checkpoint_every", "runtime.tensorboard")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something a user should know and that is no error."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with its task, ready to decode."""
+
+    recipe: Recipe
+    task: Task
+    model: LstmSeq2Seq
+    rule: ScoreRule
+    stop: Stop
+    device: torch.device
+    path: Path
+
+    def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
+        """The best output for each line of input, in order."""
+        items = [self.task.item(line) for line in lines]
+        decoded = self.decoder().decode(items, beam=beam or self.recipe.decode.beam)
+        return [
+            self.task.text(item, found.hypotheses[0].tokens) if found.hypotheses else ""
+            for item, found in zip(items, decoded, strict=True)
+        ]
+
+    def search(
+        self, lines: Iterable[str], *, beam: int = 0, n_best: int = 1, trace: bool = False
+    ) -> Iterator[tuple[str, Decoded]]:
+        """Each line with all that the search found for it; reads no further ahead than it must."""
+        beam = beam or self.recipe.decode.beam
+        waiting: list[str] = []
+
+        def items() -> Iterator[Any]:
+            for line in lines:
+                waiting.append(line)
+                yield self.task.item(line)
+
+        for decoded in self.decoder().decode(items(), beam=beam, n_best=n_best, trace=trace):
+            yield waiting.pop(0), decoded
+
+    def evaluate(self, split: str, *, beam: int) -> Evaluation:
+        """Decode a split and score it. Nothing else in argbeam opens a test split."""
+        return evaluate(self.decoder(), self.task.read(split).items, beam=beam)
+
+    def decoder(self) -> Decoder:
+        return Decoder(self.model, self.task, self.rule, self.stop, self.device, self.recipe.decode.batch)
+
+    def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
+        """Everything a number stands on, beside the number."""
+        losses = [stage.loss for stage in self.recipe.stages.values()]
+        last = losses[-1]
+        return {
+            "task": self.recipe.task.kind,
+            "system": self.recipe.name,
+            "split": split,
+            "successors": "constrained" if getattr(last, "constrained", False) else "unconstrained",
+            "train_beam": getattr(last, "train_beam", 0),
+            "test_beam": beam,
+            "rule": self.rule.name,
+            "length_power": self.recipe.decode.length_power,
+            "stop": self.stop.name if self.task.open_length else "length",
+            "seed": self.recipe.seed,
+            "version": version("argbeam"),
+            "metric": evaluation.score.signature,
+            "scores": dict(evaluation.score.parts),
+            "sentences": len(evaluation.outputs),
+            "unfinished": evaluation.unfinished,
+            "dead": evaluation.dead,
+        }
+
+
+def load(path: str | Path, *, device: str = "auto", decode: Decode | None = None) -> Run:
+    """Open a finished run, or a checkpoint file of it."""
+    path = Path(path)
+    if path.is_file():
+        found = checkpoint.load(path)
+    else:
+        latest = checkpoint.latest(path / "model")
+        if latest.checkpoint is None:
+            reason = latest.rejected[0] if latest.rejected else f"{path}: holds no finished model"
+            raise CheckpointError(f"{reason}; `argbeam train` makes one, and goes on where it was stopped")
+        found = latest.checkpoint
+    recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
+    recipe = recipe if decode is None else recipe.model_copy(update={"decode": decode})
+    task = TASKS[recipe.task.kind].load(recipe, _assets(found.tensors))
+    chosen = choose_device(device)
+    model = build_model(recipe, task).to(chosen)
+    load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
+    last = list(recipe.stages.values())[-1]
+    rule, stop = decode_rules(make_loss(last.loss, task), recipe.decode)
+    return Run(recipe, task, model, rule, stop, chosen, path)
+
+
+def train(
+    recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False
+) -> Iterator[Event | Notice]:
+    """Train a recipe into a run folder, or go on with the run that is there; yields what happens."""
+    with _locked(folder):
+        yield from _train(recipe, folder, stop_asked)
+
+
+def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | Notice]:
+    _check_same(recipe, folder)
+    if checkpoint.latest(folder / "model").checkpoint is not None:
+        yield Notice(f"{folder}: training is finished; nothing to do")
+        return
+    if recipe.runtime.threads:
+        torch.set_num_threads(recipe.runtime.threads)
+    device = choose_device(recipe.runtime.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if recipe.runtime.tf32 else "highest")
+    found = checkpoint.latest(folder / "checkpoints")
+    for line in found.rejected:
+        yield Notice(f"{line}; left alone, the checkpoint before it is used")
+    resumed = found.checkpoint
+    start = load(recipe.start, device="cpu") if recipe.start and resumed is None else None
+    if resumed is not None:
+        task: Task = TASKS[recipe.task.kind].load(recipe, _assets(resumed.tensors))
+        read = task.read("train")
+    elif start is not None:
+        _check_start(recipe, start)
+        task = TASKS[recipe.task.kind].load(recipe, start.task.assets)
+        read = task.read("train")
+    else:
+        fitted = TASKS[recipe.task.kind].fit(recipe)
+        task, read = fitted.task, fitted.train
+    dev = task.read("dev")
+    model = build_model(recipe, task)
+    if start is not None:
+        load_tensors(model, dict(start.model.state_dict()), "")
+    elif resumed is None:
+        notice = start_vectors(recipe, task, model)
+        if notice is not None:
+            yield notice
+    examples = [task.example(item, number) for number, item in enumerate(read.items)]
+    position = Position() if resumed is None else Position(**resumed.meta["position"])
+    trainer = Trainer(
+        recipe,
+        task,
+        model.to(device),
+        examples,
+        dev.items,
+        device,
+        position=position,
+        resumed={} if resumed is None else resumed.tensors,
+        stop_asked=stop_asked,
+    )
+    records = folder / "records.jsonl"
+    if resumed is None:
+        write_atomic(folder / "recipe.json", recipe_to_json(recipe).encode())
+        records.unlink(missing_ok=True)
+        append_record(records, _started(recipe, task, model, read, dev, device, trainer))
+    else:
+        _forget_after(records, position.records)
+        append_record(records, {"kind": "resume", "update": position.update})
+        yield Notice(f"{folder}: going on from update {position.update} ({resumed.path.name})")
+    for line in _data_lines(read, dev):
+        yield Notice(line)
+    meta = {"recipe": recipe_to_json(recipe)}
+    for event in trainer.events():
+        if isinstance(event, Record):
+            append_record(records, event.values)
+        if isinstance(event, Saved):
+            _save(folder / "checkpoints", event, meta, task)
+        yield event
+    if trainer.position.stage == len(recipe.stages):
+        weights = {f"model.{k}": v for k, v in model.state_dict().items()}
+        final = Saved(trainer.position.copy(), weights)
+        rule, stop = decode_rules(make_loss(list(recipe.stages.values())[-1].loss, task), recipe.decode)
+        _save(folder / "model", final, {**meta, "rule": rule.name, "stop": stop.name}, task)
+
+
+def build_model(recipe: Recipe, task: Task) -> LstmSeq2Seq:
+    """The recipe's model with weights drawn from its seed."""
+    settings = recipe.model
+    model = LstmSeq2Seq(
+        source_vocabulary=len(task.source),
+        target_vocabulary=len(task.target),
+        layers=settings.layers,
+        hidden=settings.hidden,
+        embedding=settings.embedding,
+        dropout=settings.dropout,
+        input_feeding=settings.input_feeding,
+    )
+    model.initialise(bound=settings.init, generator=torch.Generator().manual_seed(recipe.seed))
+    return model
+
+
+def start_vectors(recipe: Recipe, task: Task, model: LstmSeq2Seq) -> Notice | None:
+    """Start the word vectors of both sides from the recipe's pre-trained ones."""
+    settings = recipe.model
+    if not settings.vectors:
+        return None
+    path = Path(getattr(recipe.data, "root", ".")) / settings.vectors
+    words = set(task.source.index) | set(task.target.index)
+    vectors = read_vectors(path, words=words, size=settings.embedding)
+    rows = {word: vectors.vectors_FD[row] * settings.vectors_scale for word, row in vectors.rows.items()}
+    source, target = (
+        {vocabulary.index[word]: row for word, row in rows.items() if word in vocabulary}
+        for vocabulary in (task.source, task.target)
+    )
+    model.set_embeddings(source=source, target=target)
+    return Notice(f"{path}: vectors for {vectors.found} of {vectors.asked} words")
+
+
+def choose_device(name: str) -> torch.device:
+    """The device asked for; `auto` is CUDA where there is one. Nothing else is taken instead."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> None:
+    assets = {f"asset.{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()}
+    state = {**meta, "position": vars(saved.position), "version": version("argbeam")}
+    checkpoint.save(folder, saved.position.update, {**saved.tensors, **assets}, state)
+
+
+def _assets(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
+    prefix = "asset."
+    return {k.removeprefix(prefix): bytes(v.tolist()) for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _check_same(recipe: Recipe, folder: Path) -> None:
+    path = folder / "recipe.json"
+    if not path.exists():
+        return
+    before = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
+    changed = [line for line in difference(before, recipe) if not line.startswith(_FREE_TO_CHANGE)]
+    if changed:
+        raise ConfigError(f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out")
+
+
+def _check_start(recipe: Recipe, start: Run) -> None:
+    changed = [line for line in difference(start.recipe, recipe) if line.startswith(("task.", "model.", "text."))]
+    changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
+    if changed:
+        raise ConfigError(f"start = {recipe.start}: that run differs in {'; '.join(changed)}")
+
+
+def _forget_after(records: Path, count: int) -> None:
+    """Drop what was recorded after the checkpoint that training goes on from: it will be recorded again."""
+    seen = 0
+
+    def keep(record: Mapping[str, Any]) -> bool:
+        nonlocal seen
+        seen += record.get("kind") in ("epoch", "stage")
+        return seen <= count
+
+    truncate_records(records, keep)
+
+
+def _started(
+    recipe: Recipe, task: Task, model: LstmSeq2Seq, read: Read, dev: Read, device: torch.device, trainer: Trainer
+) -> dict[str, Any]:
+    return {
+        "kind": "start",
+        "name": recipe.name,
+        "version": version("argbeam"),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "source_vocabulary": len(task.source),
+        "target_vocabulary": len(task.target),
+        "train_sentences": len(read.items),
+        "dev_sentences": len(dev.items),
+        "left_out": read.left_out,
+        "shapes": len(trainer.plan.shapes()),
+    }
+
+
+def _data_lines(read: Read, dev: Read) -> Sequence[str]:
+    lines = [f"{len(read.items):,} training sentences, {len(dev.items):,} dev sentences"]
+    if read.left_out:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(read.left_out.items()))
+        lines.append(f"left out of training: {reasons}")
+    return lines
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process trains a run at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; --out takes a folder") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ArgbeamError(f"{folder}: another process is training this run") from None
+        yield
+
+
+__all__ = ["Notice", "Progress", "Run", "load", "read_records", "train"]

@@ -1,0 +1,379 @@
+"""Every setting: its name, default, bounds and one-line meaning, here and nowhere else."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+StopRule = Literal["top", "best"]
+
+
+def _path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("must be a path, not empty and without NUL")
+    return text
+
+
+def _name(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("must be a printable name, not empty")
+    return text
+
+
+def _stage_name(text: str) -> str:
+    # The same letters as a bare TOML key, so that `--set stages.NAME.key` always works.
+    if not text or not all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in text):
+        raise ValueError("a stage's name has letters, digits, - and _ only")
+    return text
+
+
+FilePath = Annotated[str, AfterValidator(_path)]
+Files = Annotated[list[FilePath], Field(min_length=1)]
+
+
+class Settings(BaseModel):
+    """What all tables of a recipe share: strict types, no unknown keys, no change after loading."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class WordOrderingTask(Settings):
+    """Put the words of a sentence back in order."""
+
+    kind: Literal["word_ordering"] = "word_ordering"
+
+
+class ParsingTask(Settings):
+    """Dependency parsing as a sequence of words and arc-standard reduce actions."""
+
+    kind: Literal["parsing"] = "parsing"
+    punctuation: Literal["upos", "ptb", "none"] = Field(
+        default="upos", description="what attachment scores leave out: UPOS PUNCT, the PTB's tags, or nothing"
+    )
+
+
+class TranslationTask(Settings):
+    """Translate a sentence; the output's length is open."""
+
+    kind: Literal["translation"] = "translation"
+
+
+Task = Annotated[WordOrderingTask | ParsingTask | TranslationTask, Field(discriminator="kind")]
+
+
+class GeneratedData(Settings):
+    """The generated corpus: a seeded grammar, nothing to download."""
+
+    kind: Literal["generated"] = "generated"
+    seed: int = Field(default=1, ge=0, lt=2**63, description="seed of the grammar and its sentences")
+    types: int = Field(default=2000, ge=1, description="word types of the grammar")
+    train: int = Field(ge=1, description="training sentences")
+    dev: int = Field(ge=1, description="dev sentences")
+    test: int = Field(ge=0, description="test sentences")
+
+
+class FileData(Settings):
+    """What all data with a file list per split share."""
+
+    root: FilePath = Field(default=".", description="folder that the other paths are relative to")
+    train: Files = Field(description="training files")
+    dev: Files = Field(description="dev files")
+    test: list[FilePath] = Field(default_factory=list, description="test files; may be empty")
+
+
+class TextData(FileData):
+    """Plain text, one sentence a line."""
+
+    kind: Literal["text"] = "text"
+
+
+class ConlluData(FileData):
+    """Treebanks in CoNLL-U."""
+
+    kind: Literal["conllu"] = "conllu"
+
+
+class ConllxData(FileData):
+    """Treebanks in CoNLL-X."""
+
+    kind: Literal["conllx"] = "conllx"
+
+
+class ParallelData(Settings):
+    """Two sides in two files, line by line."""
+
+    kind: Literal["parallel"] = "parallel"
+    root: FilePath = Field(default=".", description="folder that the other paths are relative to")
+    train_source: Files = Field(description="training files, source side")
+    train_target: Files = Field(description="training files, target side, in the same order")
+    dev_source: Files = Field(description="dev files, source side")
+    dev_target: Files = Field(description="dev files, target side, in the same order")
+    test_source: list[FilePath] = Field(
+        default_factory=list, description="test files, source side; may be empty"
+    )
+    test_target: list[FilePath] = Field(
+        default_factory=list, description="test files, target side; may be empty"
+    )
+
+    @model_validator(mode="after")
+    def _sides_match(self) -> "ParallelData":
+        sides = {
+            "train": (self.train_source, self.train_target),
+            "dev": (self.dev_source, self.dev_target),
+            "test": (self.test_source, self.test_target),
+        }
+        for split, (source, target) in sides.items():
+            if len(source) != len(target):
+                raise ValueError(
+                    f"{split}_source has {len(source)} files, {split}_target {len(target)}; they must pair up"
+                )
+        return self
+
+
+class TsvData(FileData):
+    """Two columns of a tab-separated file."""
+
+    kind: Literal["tsv"] = "tsv"
+    source_column: int = Field(default=0, ge=0, description="column of the source side, counted from 0")
+    target_column: int = Field(default=1, ge=0, description="column of the target side, counted from 0")
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> "TsvData":
+        if self.source_column == self.target_column:
+            raise ValueError(
+                f"source_column and target_column are both {self.source_column}; they must differ"
+            )
+        return self
+
+
+Data = Annotated[
+    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData, Field(discriminator="kind")
+]
+
+
+class Text(Settings):
+    """From lines to tokens and a vocabulary."""
+
+    min_count: int = Field(default=1, ge=1, description="words seen fewer times in training become UNK")
+    fold_digits: bool = Field(default=False, description="every digit becomes #")
+    lowercase: bool = Field(default=False, description="lowercase all words")
+    min_length: int = Field(
+        default=1, ge=1, description="training sentences with fewer words are left out and counted"
+    )
+    max_length: int = Field(
+        default=60, ge=1, description="training sentences with more words are left out and counted"
+    )
+    tokenizer: Literal["whitespace", "moses"] = Field(
+        default="whitespace", description="how a line becomes words"
+    )
+    source_language: str = Field(default="de", description="language of the source side, for the tokenizer")
+    target_language: str = Field(default="en", description="language of the target side, for the tokenizer")
+    subwords: int = Field(
+        default=0, ge=0, description="SentencePiece vocabulary size, translation only; 0: words are the units"
+    )
+    max_vocabulary: int = Field(default=0, ge=0, description="the most frequent words that are kept; 0: all")
+
+    @model_validator(mode="after")
+    def _lengths_ordered(self) -> "Text":
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length = {self.min_length} is more than max_length = {self.max_length}; nothing fits"
+            )
+        return self
+
+
+class LstmModel(Settings):
+    """LSTM encoder and decoder with global attention."""
+
+    kind: Literal["lstm"] = Field(default="lstm", description="the model")
+    layers: int = Field(default=1, ge=1, description="LSTM layers of the encoder and of the decoder")
+    hidden: int = Field(default=256, ge=1, description="size of the hidden states")
+    embedding: int = Field(default=256, ge=1, description="size of the word vectors")
+    dropout: float = Field(
+        default=0.2, ge=0, lt=1, description="dropout between layers and on the attention's output"
+    )
+    input_feeding: bool = Field(
+        default=True, description="the attention's output is part of the next step's input"
+    )
+    init: float = Field(default=0.1, ge=0, description="weights start uniform between minus and plus this")
+    vectors: str = Field(
+        default="", description="file of word2vec vectors, relative to data.root; empty: none"
+    )
+    vectors_scale: float = Field(default=1.0, gt=0, description="the vectors are multiplied by this")
+
+
+Model = LstmModel
+
+
+class Batch(Settings):
+    """How sentences are put together."""
+
+    size: int = Field(default=64, ge=1, description="sentences in a batch")
+    round_source: int = Field(default=4, ge=1, description="source lengths are padded to a multiple of this")
+    round_target: int = Field(default=4, ge=1, description="target lengths are padded to a multiple of this")
+
+
+class CrossEntropyLoss(Settings):
+    """Log-loss of the gold words given the gold history."""
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+
+
+class BsoLoss(Settings):
+    """Beam-search optimization (Wiseman & Rush 2016, section 4)."""
+
+    kind: Literal["bso"] = "bso"
+    train_beam: int = Field(
+        default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1"
+    )
+    start_beam: int = Field(default=2, ge=1, description="beam of the first epoch")
+    epochs_per_beam: int = Field(default=2, ge=1, description="epochs before the beam grows by 1")
+    margin: float = Field(default=1.0, ge=0, description="gold must score better than the rival by this")
+    cost: Literal["zero_one", "sentence_bleu", "authors_bleu"] = Field(
+        default="zero_one",
+        description="cost of a violation: 1, 1 - sentence BLEU, or the authors' variant of it",
+    )
+    cost_scale: float = Field(default=1.0, gt=0, description="costs are multiplied by this")
+    constrained: bool = Field(default=False, description="train under the task's constraint (ConBSO)")
+    stop: StopRule = Field(
+        default="top", description="when search ends in open-length tasks: top-ranked or best ending"
+    )
+    reset_optimizer: bool = Field(default=False, description="zero Adagrad's sums whenever the beam grows")
+    normalise: Literal["none", "sentences", "words"] = Field(
+        default="none", description="what the loss is divided by"
+    )
+
+    @model_validator(mode="after")
+    def _beams_ordered(self) -> "BsoLoss":
+        if self.start_beam > self.train_beam:
+            raise ValueError(
+                f"start_beam = {self.start_beam} is more than train_beam = {self.train_beam}; it must not be"
+            )
+        return self
+
+
+Loss = Annotated[CrossEntropyLoss | BsoLoss, Field(discriminator="kind")]
+
+
+class AdagradOptimizer(Settings):
+    """Adagrad with a rate per module and a bound on the gradient's norm."""
+
+    kind: Literal["adagrad"] = Field(default="adagrad", description="the optimizer")
+    encoder: float = Field(ge=0, description="learning rate of the encoder")
+    decoder: float = Field(ge=0, description="learning rate of the decoder")
+    output: float = Field(ge=0, description="learning rate of the output layer")
+    max_norm: float = Field(default=5.0, gt=0, description="gradients are rescaled to this norm at most")
+    epsilon: float = Field(
+        default=1e-10, gt=0, description="added to the root of the sum (the authors' Lua Adagrad)"
+    )
+
+
+Optimizer = AdagradOptimizer
+
+
+class Stage(Settings):
+    """One stretch of training with one loss; its optimizer starts fresh."""
+
+    epochs: int = Field(ge=1, description="passes over the training data")
+    loss: Loss = Field(description="what is minimised")
+    optimizer: Optimizer = Field(description="how")
+    first_epoch_by_length: bool = Field(
+        default=False, description="the first epoch goes from short to long sentences"
+    )
+    keep: Literal["perplexity", "score", "last"] = Field(
+        default="score",
+        description="the epoch whose weights the stage ends with: best dev perplexity, best dev score, last",
+    )
+    keep_beam: int = Field(default=5, ge=1, description="beam of the dev score that chooses the epoch")
+    patience: int = Field(
+        default=0, ge=0, description="stop after this many epochs without a better dev figure; 0: never"
+    )
+
+
+class Decode(Settings):
+    """How a trained model is searched."""
+
+    beam: int = Field(default=5, ge=1, description="K_te, the beam when none is asked for")
+    stop: Literal["auto", "top", "best"] = Field(
+        default="auto",
+        description="when search ends in open-length tasks; auto: as the last stage's loss says",
+    )
+    length_power: float = Field(
+        default=0.0,
+        ge=0,
+        description="sums of log-probabilities are divided by length to this power; 0: plain sums",
+    )
+    length_factor: float = Field(
+        default=2.0, ge=0, description="output limit in open-length tasks: this times the source"
+    )
+    length_extra: int = Field(default=10, ge=1, description="output limit in open-length tasks: plus this")
+    batch: int = Field(default=128, ge=1, description="sentences decoded together")
+
+
+class Runtime(Settings):
+    """Where and how fast; no effect on what is learnt beyond rounding."""
+
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        default="auto", description="auto: CUDA where there is one"
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="precision of the matrix products"
+    )
+    tf32: bool = Field(default=True, description="float32 products may use TF32 on CUDA")
+    capture: bool = Field(default=True, description="on CUDA, one graph per batch shape")
+    threads: int = Field(default=0, ge=0, description="CPU threads; 0: torch's own choice")
+    checkpoint_every: int = Field(default=500, ge=1, description="updates between checkpoints")
+    tensorboard: bool = Field(default=False, description="write TensorBoard curves too")
+
+
+class Recipe(Settings):
+    """All there is to say about a run."""
+
+    name: Annotated[str, AfterValidator(_name)] = Field(description="what tables call the system")
+    seed: int = Field(default=1, ge=0, lt=2**63, description="seed of weights, batches and dropout")
+    task: Task = Field(description="what is learnt")
+    data: Data = Field(description="where sentences come from")
+    text: Text = Field(default=Text(), description="from lines to tokens")
+    model: Model = Field(default=Model(), description="the network")
+    batch: Batch = Field(default=Batch(), description="how sentences are put together")
+    stages: dict[Annotated[str, AfterValidator(_stage_name)], Stage] = Field(
+        min_length=1, description="training, in the order of the tables"
+    )
+    start: str = Field(
+        default="", description="a finished run whose weights and vocabulary training starts from; empty: none"
+    )
+    decode: Decode = Field(default=Decode(), description="how the model is searched")
+    runtime: Runtime = Field(default=Runtime(), description="device and speed")
+
+    def decode_stop(self) -> StopRule:
+        """`decode.stop` with `auto` resolved: the last stage's own rule for BSO, `best` for cross-entropy."""
+        if self.decode.stop != "auto":
+            return self.decode.stop
+        loss = list(self.stages.values())[-1].loss
+        return loss.stop if isinstance(loss, BsoLoss) else "best"
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> "Recipe":
+        task, accepted = self.task.kind, DATA_OF_TASK[self.task.kind]
+        if self.data.kind not in accepted:
+            raise ValueError(f'data.kind = "{self.data.kind}": not for {task}; one of {", ".join(accepted)}')
+        if self.text.subwords and task != "translation":
+            raise ValueError(f"text.subwords = {self.text.subwords}: only for translation; 0 for {task}")
+        for name, stage in self.stages.items():
+            if isinstance(stage.loss, BsoLoss) and stage.loss.constrained and task == "translation":
+                raise ValueError(
+                    f"stages.{name}.loss.constrained = true: translation has no constraint; must be false"
+                )
+        last_name, last = list(self.stages.items())[-1]
+        if self.decode.length_power and isinstance(last.loss, BsoLoss):
+            raise ValueError(
+                f"decode.length_power = {self.decode.length_power}: only for models that sum "
+                f"log-probabilities; must be 0 after bso, the loss of stages.{last_name}"
+            )
+        return self
+
+
+DATA_OF_TASK = {
+    "word_ordering": ("generated", "text", "conllu", "conllx"),
+    "parsing": ("generated", "conllu", "conllx"),
+    "translation": ("generated", "parallel", "tsv"),
+}

@@ -1,0 +1,72 @@
+"""What changes while a sentence is decoded, and the noise drawn for it.
+
+A state has a per-sentence part, shared by all rows of a sentence and never selected, and a per-hypothesis part of
+batch-first tensors. Rows are sentence-major: with B = 2 sentences and R = 3 rows each, N = 6 and row 4 is the second
+row of the second sentence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class State:
+    """A model's state: `sentence` tensors are (B, ...), `hypothesis` tensors (N, ...), `time` counts the words read."""
+
+    sentence: Mapping[str, Tensor]
+    hypothesis: Mapping[str, Tensor]
+    time: int = 0
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "State":
+        """The rows listed, in that order, as often as listed; the per-sentence part stays as it is."""
+        chosen = {name: tensor.index_select(0, rows_N) for name, tensor in self.hypothesis.items()}
+        return State(self.sentence, chosen, self.time)
+
+    @staticmethod
+    def where(mask_N: Bool[Tensor, " N"], a: "State", b: "State") -> "State":
+        """Row by row `a` where the mask is true, otherwise `b`; both come from the same sentences."""
+        mixed = {
+            name: torch.where(mask_N.view(-1, *[1] * (tensor.dim() - 1)), tensor, b.hypothesis[name])
+            for name, tensor in a.hypothesis.items()
+        }
+        return State(a.sentence, mixed, a.time)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Dropout masks drawn from (seed, update, sentence) and nothing else.
+
+    A sentence gets the same masks whatever its batch neighbours, the padding, the number of processes or the device,
+    and the search sees the same network as the replay that is trained. The generator is a counter put through a 32-bit
+    integer hash, so that it needs no state and can be captured in a CUDA graph with `update` as an input.
+    """
+
+    seed: int
+    update: Int[Tensor, ""]
+    sentence_B: Int[Tensor, " B"]
+
+    def mask(
+        self, site: int, *, steps: int, width: int, rate: float, dtype: torch.dtype
+    ) -> Float[Tensor, "B steps width"]:
+        """Inverted dropout masks (0 or 1 / (1 - rate)) for one place in the network, one per time step."""
+        device = self.sentence_B.device
+        key_B = _hash32(self.sentence_B + (self.seed << 8) + site)
+        key_B = _hash32(key_B ^ self.update)
+        # Time and unit are hashed apart, so that a longer padding leaves the masks of earlier steps as they are.
+        step_T = _hash32(torch.arange(steps, device=device) + 0x51ED270B)
+        unit_H = _hash32(torch.arange(width, device=device) + 0x2545F491)
+        bits_BTH = _hash32(_hash32(key_B[:, None] ^ step_T)[:, :, None] ^ unit_H)
+        keep_BTH = bits_BTH >= int(rate * 2**32)
+        return keep_BTH.to(dtype) * (1.0 / (1.0 - rate))
+
+
+def _hash32(x: Tensor) -> Tensor:
+    """A bijection on 32-bit integers with good avalanche (constants of Wellons' "lowbias32"), held in int64."""
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)

@@ -1,0 +1,93 @@
+"""The contract of a task: from files to examples, and from outputs to text and a score."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from argbeam.data import Example
+from argbeam.readers.conll import Tree
+from argbeam.successors import Successors
+from argbeam.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sentence of a task in words. `target` is empty where there is no gold sequence to train on.
+
+    `surface` are the source's words as they were written, `reference` what the metric compares with.
+    """
+
+    source: tuple[str, ...]
+    surface: tuple[str, ...]
+    target: tuple[str, ...] = ()
+    reference: str = ""
+    tree: Tree | None = None
+
+
+@dataclass(frozen=True)
+class Read:
+    """The items of a split, and how many sentences were left out for which reason."""
+
+    items: list[Item]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A split's score: `value` chooses epochs, `parts` are what a table shows, `signature` what makes them comparable."""
+
+    value: float
+    parts: Mapping[str, float]
+    signature: str
+
+
+class Task(Protocol):
+    """A task with its vocabularies."""
+
+    @property
+    def source(self) -> Vocabulary: ...
+
+    @property
+    def target(self) -> Vocabulary: ...
+
+    @property
+    def open_length(self) -> bool:
+        """Whether outputs end in an end symbol; otherwise `limit` is their exact length."""
+
+    @property
+    def constraint(self) -> Successors:
+        """Valid successors, in force whenever the task is decoded."""
+
+    @property
+    def unconstrained(self) -> Successors:
+        """Any word: what BSO without constraints trains with."""
+
+    @property
+    def assets(self) -> Mapping[str, bytes]:
+        """Files by name from which the task can be made again without its training data."""
+
+    def read(self, split: str) -> Read:
+        """The items of "train", "dev" or "test"."""
+
+    def item(self, line: str) -> Item:
+        """An input to decode, from a line of text."""
+
+    def example(self, item: Item, number: int) -> Example:
+        """The item in numbers."""
+
+    def limit(self, example: Example) -> int:
+        """The length of an output, or its bound where the length is open."""
+
+    def text(self, item: Item, output: Sequence[int]) -> str:
+        """An output as a line of text."""
+
+    def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
+        """The task's own metric."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A task fitted to its training data, and that data."""
+
+    task: Task
+    train: Read

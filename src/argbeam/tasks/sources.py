@@ -1,0 +1,68 @@
+"""The sentences, trees and sentence pairs of a split, whatever kind of data holds them."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from argbeam import corpus, settings
+from argbeam.errors import DataError
+from argbeam.readers.conll import Flavour, Tree, read_conll
+from argbeam.readers.text import TextPair, read_parallel, read_text, read_tsv
+
+TreeData = settings.GeneratedData | settings.ConlluData | settings.ConllxData
+SentenceData = TreeData | settings.TextData
+PairData = settings.GeneratedData | settings.ParallelData | settings.TsvData
+
+_GENERATED = Path("generated")
+
+
+def read_trees(data: TreeData, split: str) -> list[Tree]:
+    """The dependency trees of a split."""
+    if isinstance(data, settings.GeneratedData):
+        return [
+            Tree(s.words, s.tags, s.heads, s.labels, _GENERATED / split, line)
+            for line, s in enumerate(_generated(data, split), 1)
+        ]
+    flavour = Flavour.CONLLU if isinstance(data, settings.ConlluData) else Flavour.CONLLX
+    return read_conll(_files(data.root, getattr(data, split), split), flavour=flavour)
+
+
+def read_sentences(data: SentenceData, split: str) -> list[tuple[str, ...]]:
+    """The sentences of a split as words."""
+    if isinstance(data, settings.TextData):
+        return [tuple(s.text.split()) for s in read_text(_files(data.root, getattr(data, split), split))]
+    return [tree.words for tree in read_trees(data, split)]
+
+
+def read_pairs(data: PairData, split: str) -> list[TextPair]:
+    """The sentence pairs of a split as raw text."""
+    if isinstance(data, settings.GeneratedData):
+        return [
+            TextPair(" ".join(s.words), " ".join(s.translation), _GENERATED / split, line)
+            for line, s in enumerate(_generated(data, split), 1)
+        ]
+    if isinstance(data, settings.TsvData):
+        paths = _files(data.root, getattr(data, split), split)
+        return read_tsv(paths, source_column=data.source_column, target_column=data.target_column)
+    return read_parallel(
+        _files(data.root, getattr(data, f"{split}_source"), split),
+        _files(data.root, getattr(data, f"{split}_target"), split),
+    )
+
+
+def _files(root: str, names: Sequence[str], split: str) -> list[Path]:
+    if not names:
+        raise DataError(f"the recipe names no {split} files; data.{split} takes a list of paths")
+    return [Path(root) / name for name in names]
+
+
+def _generated(data: settings.GeneratedData, split: str) -> list[corpus.GeneratedSentence]:
+    found: list[corpus.GeneratedSentence] = getattr(_splits(data), split)
+    if not found:
+        raise DataError(f"data.{split} = 0: the generated corpus has no {split} sentences; ask for at least 1")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _splits(data: settings.GeneratedData) -> corpus.Splits:
+    return corpus.splits(data.seed, train=data.train, dev=data.dev, test=data.test, types=data.types)

@@ -1,0 +1,169 @@
+"""Dependency trees as symbol sequences: words interleaved with arc-standard actions, and back.
+
+A word symbol shifts the next word of the sentence. `@L_x` makes the second item of the stack a dependent
+(label x) of the top, `@R_x` the top a dependent of the second; the dependent leaves the stack. The last item
+is the root, unmarked:
+
+    small birds sing here      birds -amod-> small, sing -nsubj-> birds, sing -advmod-> here
+    small birds @L_amod sing @L_nsubj here @R_advmod
+
+A sentence of n words has 2n-1 symbols. Heads are numbers of words from 1, and 0 for the root.
+Wiseman & Rush 2016, section 5.2, "Dependency Parsing".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from argbeam.errors import DataError
+
+_LEFT, _RIGHT = "@L_", "@R_"
+_LIKE_ACTION = re.compile(r"@+[LR]_")
+_ESCAPED = re.compile(r"@@+[LR]_")
+
+
+class Arcs(NamedTuple):
+    """A dependency tree: for each word its head (from 1; 0 for the root) and the label of that arc."""
+
+    heads: tuple[int, ...]
+    labels: tuple[str, ...]
+
+
+def left_action(label: str) -> str:
+    """Return the symbol that makes the second item of the stack a dependent of the top."""
+    return _LEFT + label
+
+
+def right_action(label: str) -> str:
+    """Return the symbol that makes the top of the stack a dependent of the second item."""
+    return _RIGHT + label
+
+
+def is_action(symbol: str) -> bool:
+    """Tell whether a symbol is a reduce action; every other symbol is a word and shifts."""
+    return symbol.startswith((_LEFT, _RIGHT))
+
+
+def escape_word(word: str) -> str:
+    """Return the symbol of a word, never an action: `@L_x` becomes `@@L_x`, and `@@L_x` becomes `@@@L_x`.
+
+    All other words stay as they are, so that symbols read like the text, and actions keep their plain form.
+    """
+    return "@" + word if _LIKE_ACTION.match(word) else word
+
+
+def unescape_word(symbol: str) -> str:
+    """Return the word of a word symbol: the inverse of `escape_word`."""
+    return symbol[1:] if _ESCAPED.match(symbol) else symbol
+
+
+def tree_fault(heads: Sequence[int]) -> str | None:
+    """Say what keeps heads from being a tree with one root, or None if they are one."""
+    for word, head in enumerate(heads, start=1):
+        if not 0 <= head <= len(heads):
+            return (
+                f"word {word} has head {head} in a sentence of {len(heads)} words; "
+                f"heads run from 0 (root) to {len(heads)}"
+            )
+    roots = [word for word, head in enumerate(heads, start=1) if head == 0]
+    if len(roots) != 1:
+        return f"{len(roots)} of {len(heads)} words have head 0; exactly one word is the root"
+    rooted = {0}
+    for word in range(1, len(heads) + 1):
+        path: list[int] = []
+        above = word
+        while above not in rooted:
+            if above in path:
+                return f"word {above} is its own ancestor; every word leads to the root"
+            path.append(above)
+            above = heads[above - 1]
+        rooted.update(path)
+    return None
+
+
+def is_projective(heads: Sequence[int]) -> bool:
+    """Tell whether no two arcs of a tree cross, the arc from position 0 to the root among them."""
+    spans = [(min(word, head), max(word, head)) for word, head in enumerate(heads, start=1)]
+    return not any(a < c < b < d for a, b in spans for c, d in spans)
+
+
+def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the 2n-1 symbols of a projective tree, every left arc made as soon as possible.
+
+    The words are symbols (escaped, rare ones replaced). The root's label is not part of the sequence.
+    """
+    _check_tree(words, heads, labels)
+    pending = [0] * (len(words) + 1)  # dependents that each word has yet to take
+    for head in heads:
+        pending[head] += 1
+    symbols: list[str] = []
+    stack: list[int] = []
+    for word, symbol in enumerate(words, start=1):
+        symbols.append(symbol)
+        stack.append(word)
+        while len(stack) >= 2:
+            second, top = stack[-2:]
+            # A word is reduced only when it has all its dependents: off the stack it can take none.
+            if heads[second - 1] == top and pending[second] == 0:
+                symbols.append(left_action(labels[second - 1]))
+                pending[top] -= 1
+                del stack[-2]
+            elif heads[top - 1] == second and pending[top] == 0:
+                symbols.append(right_action(labels[top - 1]))
+                pending[second] -= 1
+                del stack[-1]
+            else:
+                break
+    if len(stack) > 1:
+        raise DataError(
+            f"heads {' '.join(map(str, heads))} make arcs that cross; only projective trees have actions"
+        )
+    return tuple(symbols)
+
+
+def tree_of_actions(symbols: Sequence[str], n_words: int, *, root_label: str = "root") -> Arcs:
+    """Return the tree that symbols build over a sentence of n words: the inverse of `actions_of_tree`.
+
+    Only the place of a word symbol counts, so that an unknown word's symbol shifts as well as its own.
+    """
+    heads = [0] * n_words
+    labels = [root_label] * n_words
+    stack: list[int] = []
+    shifted = 0
+    for position, symbol in enumerate(symbols, start=1):
+        if not is_action(symbol):
+            shifted += 1
+            if shifted > n_words:
+                raise DataError(f"symbol {position}: word {symbol!r} is one too many for {n_words} words")
+            stack.append(shifted)
+            continue
+        if len(stack) < 2:
+            raise DataError(
+                f"symbol {position}: {symbol} on a stack of {len(stack)}; an action needs 2 items"
+            )
+        second, top = stack[-2:]
+        dependent, head = (second, top) if symbol.startswith(_LEFT) else (top, second)
+        heads[dependent - 1] = head
+        labels[dependent - 1] = symbol[len(_LEFT) :]
+        stack.remove(dependent)
+    if shifted < n_words or len(stack) != 1:
+        raise DataError(
+            f"the symbols shift {shifted} words of {n_words} and leave {len(stack)} items on the stack; "
+            "a tree shifts all and leaves 1"
+        )
+    return Arcs(tuple(heads), tuple(labels))
+
+
+def _check_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> None:
+    if not len(words) == len(heads) == len(labels):
+        raise DataError(
+            f"{len(words)} words, {len(heads)} heads and {len(labels)} labels; every word has one of each"
+        )
+    fault = tree_fault(heads)
+    if fault is not None:
+        raise DataError(fault)
+    for word, symbol in enumerate(words, start=1):
+        if is_action(symbol):
+            raise DataError(
+                f"word {word} is {symbol}, which reads as an action; accepted: {escape_word(symbol)}"
+            )

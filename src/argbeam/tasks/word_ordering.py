@@ -1,0 +1,118 @@
+"""Word ordering: the words of a sentence are shuffled, the task is to put them back (Wiseman & Rush 2016, section 5.2)."""
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from argbeam.data import Example
+from argbeam.metrics import corpus_bleu
+from argbeam.settings import ParallelData, Recipe, Text, TsvData
+from argbeam.successors import Permutation, Successors, Unconstrained
+from argbeam.tasks.contract import Fitted, Item, Read, Score
+from argbeam.tasks.sources import SentenceData, read_sentences
+from argbeam.vocabulary import Vocabulary, fold_digits
+
+PAIRED = (ParallelData, TsvData)
+_VOCABULARY_FILE = "vocabulary.json"
+
+
+@dataclass(frozen=True)
+class WordOrdering:
+    """One vocabulary serves both sides. Outputs are exactly as long as their source: no end symbol."""
+
+    data: SentenceData
+    settings: Text
+    seed: int
+    vocabulary: Vocabulary
+    open_length = False
+
+    @staticmethod
+    def fit(recipe: Recipe) -> Fitted:
+        assert not isinstance(recipe.data, PAIRED)
+        sentences = read_sentences(recipe.data, "train")
+        fits = [s for s in sentences if recipe.text.min_length <= len(s) <= recipe.text.max_length]
+        symbols = ([symbol(word, recipe.text) for word in s] for s in fits)
+        limit = recipe.text.max_vocabulary or None
+        vocabulary = Vocabulary.build(symbols, min_count=recipe.text.min_count, max_size=limit)
+        task = WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary)
+        return Fitted(task, task._items(sentences, "train"))
+
+    @staticmethod
+    def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "WordOrdering":
+        assert not isinstance(recipe.data, PAIRED)
+        vocabulary = Vocabulary.from_json(assets[_VOCABULARY_FILE].decode(), where=_VOCABULARY_FILE)
+        return WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary)
+
+    @property
+    def source(self) -> Vocabulary:
+        return self.vocabulary
+
+    @property
+    def target(self) -> Vocabulary:
+        return self.vocabulary
+
+    @property
+    def constraint(self) -> Successors:
+        return Permutation()
+
+    @property
+    def unconstrained(self) -> Successors:
+        return Unconstrained(len(self.vocabulary), end_symbol=False)
+
+    @property
+    def assets(self) -> dict[str, bytes]:
+        return {_VOCABULARY_FILE: self.vocabulary.to_json().encode()}
+
+    def read(self, split: str) -> Read:
+        return self._items(read_sentences(self.data, split), split)
+
+    def _items(self, sentences: Sequence[tuple[str, ...]], split: str) -> Read:
+        left_out: dict[str, int] = defaultdict(int)
+        items = []
+        for number, words in enumerate(sentences):
+            if split == "train" and not self.settings.min_length <= len(words) <= self.settings.max_length:
+                left_out["too short" if len(words) < self.settings.min_length else "too long"] += 1
+                continue
+            shuffled = list(words)
+            random.Random(f"{self.seed}:{split}:{number}").shuffle(shuffled)
+            items.append(
+                Item(
+                    source=tuple(symbol(word, self.settings) for word in shuffled),
+                    surface=tuple(shuffled),
+                    target=tuple(symbol(word, self.settings) for word in words),
+                    reference=" ".join(words),
+                )
+            )
+        return Read(items, dict(left_out))
+
+    def item(self, line: str) -> Item:
+        words = tuple(line.split())
+        return Item(source=tuple(symbol(word, self.settings) for word in words), surface=words)
+
+    def example(self, item: Item, number: int) -> Example:
+        encode = self.vocabulary.encode
+        return Example(tuple(encode(item.source)), tuple(encode(item.target)), number)
+
+    def limit(self, example: Example) -> int:
+        return len(example.source)
+
+    def text(self, item: Item, output: Sequence[int]) -> str:
+        """Each word number stands for the next of the source's words with that number: so UNKs are restored by position."""
+        waiting: dict[int, deque[str]] = defaultdict(deque)
+        for number, word in zip(self.vocabulary.encode(item.source), item.surface, strict=True):
+            waiting[number].append(word)
+        return " ".join(waiting[number].popleft() if waiting[number] else "<unk>" for number in output)
+
+    def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
+        lines = [self.text(item, output) for item, output in zip(items, outputs, strict=True)]
+        references = [item.reference for item in items]
+        bleu = corpus_bleu(lines, references, tokenize="none")
+        exact = sum(a == b for a, b in zip(lines, references, strict=True)) / max(1, len(lines))
+        return Score(bleu.score, {"bleu": bleu.score, "exact": 100 * exact}, bleu.signature)
+
+
+def symbol(word: str, text: Text) -> str:
+    """How the model sees a word."""
+    word = word.lower() if text.lowercase else word
+    return fold_digits(word) if text.fold_digits else word

@@ -1,0 +1,341 @@
+"""The training loop, as a generator of events. It knows no loss, no task and no model by name."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Stepper, TrainStep
+from argbeam.data import BatchPlan, Example
+from argbeam.errors import ArgbeamError
+from argbeam.evaluate import Decoder, evaluate, perplexity
+from argbeam.losses import STOPS, Loss, make_loss
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.optim import Adagrad
+from argbeam.rules import LogprobSum, ScoreRule, Stop
+from argbeam.settings import Decode, Recipe, Stage
+from argbeam.tasks.contract import Item, Task
+
+# Updates between two looks at the device: each look waits for it.
+_LOOK_EVERY = 50
+# Epochs are numbered through all stages, so that no two of them share an order.
+_STAGE_EPOCHS = 1_000_000
+# So many updates with a gradient that is not finite end a run: it has diverged.
+_NOT_FINITE_LIMIT = 20
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands, for a progress bar. Not part of the records: it holds times."""
+
+    stage: str
+    epoch: int
+    update: int
+    updates: int
+    loss: float
+    violations: float
+    words_per_second: float
+    beam: int
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """An event to be kept: one JSON line of the run."""
+
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Everything that training needs to go on, to be written down before the next event is asked for."""
+
+    position: "Position"
+    tensors: dict[str, Tensor]
+
+
+Event = Progress | Record | Saved
+
+
+@dataclass
+class Position:
+    """How far a run has come. With the tensors of `Saved` this is its whole state: noise depends on the update alone."""
+
+    stage: int = 0
+    epoch: int = 0
+    batch: int = 0
+    update: int = 0
+    records: int = 0
+    best_value: float | None = None
+    best_epoch: int = -1
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+
+    def copy(self) -> "Position":
+        return Position(**vars(self))
+
+
+@dataclass
+class Trainer:
+    """A run's training: `events` yields what happens; `stop_asked` is looked at after every update."""
+
+    recipe: Recipe
+    task: Task
+    model: LstmSeq2Seq
+    train: Sequence[Example]
+    dev: Sequence[Item]
+    device: torch.device
+    position: Position = field(default_factory=Position)
+    resumed: dict[str, Tensor] = field(default_factory=dict)
+    stop_asked: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        batch = self.recipe.batch
+        self.plan = BatchPlan(
+            self.train, batch.size, batch.round_source, batch.round_target, self.recipe.seed
+        )
+        self.dev_examples = [self.task.example(item, i) for i, item in enumerate(self.dev)]
+        self.best: dict[str, Tensor] = {}
+        self.saved_at = self.position.update
+        if self.resumed:
+            load_tensors(self.model, self.resumed, "model.")
+            self.best = tensors_under(self.resumed, "best.", self.device)
+
+    def events(self) -> Iterator[Event]:
+        """Train from the position on to the end, or until a stop is asked for (the last event is then `Saved`)."""
+        stages = list(self.recipe.stages.items())
+        while self.position.stage < len(stages):
+            name, stage = stages[self.position.stage]
+            for event in self._stage(name, stage):
+                yield event
+                if isinstance(event, Record):
+                    self.position.records += 1
+            if self.position.stage < len(stages) and stages[self.position.stage][0] == name:
+                return  # a stop was asked for
+
+    def _stage(self, name: str, stage: Stage) -> Iterator[Event]:
+        loss = make_loss(stage.loss, self.task)
+        rates = {"encoder": stage.optimizer.encoder, "decoder": stage.optimizer.decoder}
+        optimizer = Adagrad(
+            self.model.modules_by_rate(),
+            rates={**rates, "output": stage.optimizer.output},
+            max_norm=stage.optimizer.max_norm,
+            epsilon=stage.optimizer.epsilon,
+        )
+        stepper = self._stepper(optimizer)
+        if self.resumed:
+            # A checkpoint between stages holds no optimizer: each stage starts with a fresh one.
+            for total, saved in zip(optimizer.sums, _numbered(self.resumed, "optimizer."), strict=False):
+                total.copy_(saved)
+            stepper.sums.values.update(tensors_under(self.resumed, "sums.", self.device))
+            self.resumed = {}
+        position = self.position
+        while position.epoch < stage.epochs:
+            step_loss = loss.at(position.epoch)
+            grew = position.epoch > 0 and step_loss != loss.at(position.epoch - 1)
+            if position.batch == 0 and grew and loss.reset_optimizer:
+                optimizer.reset()
+            yield from self._epoch(name, stage, loss, stepper, optimizer)
+            if self.stop_asked() and position.batch > 0:
+                return
+            epochs_without = position.epoch - 1 - position.best_epoch
+            if stage.patience and epochs_without >= stage.patience:
+                break
+        if self.best:
+            load_tensors(self.model, self.best, "")
+        yield Record(
+            {
+                "kind": "stage",
+                "stage": name,
+                "update": position.update,
+                "epochs": position.epoch,
+                "kept_epoch": position.best_epoch if self.best else position.epoch - 1,
+                "keep": stage.keep,
+                "value": position.best_value,
+                "seconds": round(position.seconds, 3),
+            }
+        )
+        position.stage, position.epoch, position.batch = position.stage + 1, 0, 0
+        position.best_value, position.best_epoch, self.best = None, -1, {}
+        yield self._saved(None, None)
+
+    def _epoch(
+        self, name: str, stage: Stage, loss: Loss, stepper: Stepper, optimizer: Adagrad
+    ) -> Iterator[Event]:
+        position, step_loss = self.position, loss.at(self.position.epoch)
+        number = _STAGE_EPOCHS * position.stage + position.epoch
+        batches = self.plan.epoch(number, by_length=stage.first_epoch_by_length and position.epoch == 0)
+        pin = self.device.type == "cuda"
+        looked, looked_at, words_before = position.batch, time.perf_counter(), 0.0
+        while position.batch < len(batches):
+            batch = self.plan.batch(batches[position.batch])
+            stepper(step_loss, batch.pin() if pin else batch, position.update)
+            position.batch, position.update = position.batch + 1, position.update + 1
+            last = position.batch == len(batches)
+            if position.batch % _LOOK_EVERY == 0 or last:
+                sums = stepper.sums.read()
+                elapsed = time.perf_counter() - looked_at
+                position.seconds += elapsed
+                position.epoch_seconds += elapsed
+                self._check_finite(sums)
+                done = position.batch - looked
+                words = _number(sums, "words")
+                yield Progress(
+                    stage=name,
+                    epoch=position.epoch,
+                    update=position.update,
+                    updates=len(batches) * stage.epochs,
+                    loss=_number(sums, "loss") / max(1.0, _number(sums, "words")),
+                    violations=_number(sums, "violations") / max(1.0, _number(sums, "words")),
+                    words_per_second=max(0.0, words - words_before) / max(elapsed, 1e-9),
+                    beam=step_loss.beam,
+                    seconds_left=(len(batches) * (stage.epochs - position.epoch) - position.batch)
+                    * elapsed
+                    / max(1, done),
+                )
+                looked, looked_at, words_before = position.batch, time.perf_counter(), words
+            if self.stop_asked() or (self._is_due() and not last):
+                yield self._saved(optimizer, stepper)
+                if self.stop_asked():
+                    return
+                looked_at = time.perf_counter()
+        yield from self._end_epoch(name, stage, loss, stepper)
+        if self._is_due():
+            yield self._saved(optimizer, stepper)
+
+    def _end_epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper) -> Iterator[Event]:
+        """Score the epoch on dev, keep its weights if they are the best so far, and report."""
+        position, started = self.position, time.perf_counter()
+        sums = stepper.sums.read()
+        dev = self._dev(stage, loss)
+        value = {"perplexity": dev.get("perplexity"), "score": dev.get("value"), "last": None}[stage.keep]
+        better = value is not None and (
+            position.best_value is None
+            or (value < position.best_value if stage.keep == "perplexity" else value > position.best_value)
+        )
+        if better:
+            position.best_value, position.best_epoch = value, position.epoch
+            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        record = {
+            "kind": "epoch",
+            "stage": name,
+            "epoch": position.epoch,
+            "update": position.update,
+            "beam": loss.at(position.epoch).beam,
+            **epoch_figures(sums),
+            "dev": dev,
+            "best": better,
+            "seconds": round(position.epoch_seconds, 3),
+            "words_per_second": round(_number(sums, "words") / max(position.epoch_seconds, 1e-9), 1),
+        }
+        stepper.sums.clear()
+        position.seconds += time.perf_counter() - started
+        position.epoch, position.batch, position.epoch_seconds = position.epoch + 1, 0, 0.0
+        yield Record({**record, "total_seconds": round(position.seconds, 3)})
+
+    def _dev(self, stage: Stage, loss: Loss) -> dict[str, Any]:
+        decode = self.recipe.decode
+        figures: dict[str, Any] = {}
+        if loss.rule.normalised or stage.keep == "perplexity":
+            figures["perplexity"] = perplexity(
+                self.model, self.dev_examples, batch=decode.batch, device=self.device
+            )
+        if stage.keep == "score":
+            rule, stop = decode_rules(loss, decode)
+            decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch)
+            found = evaluate(decoder, self.dev, beam=stage.keep_beam)
+            figures |= {
+                "value": found.score.value,
+                **found.score.parts,
+                "test_beam": stage.keep_beam,
+                "unfinished": found.unfinished,
+                "dead": found.dead,
+                "signature": found.score.signature,
+            }
+        return figures
+
+    def _stepper(self, optimizer: Adagrad) -> Stepper:
+        runtime = self.recipe.runtime
+        step = TrainStep(
+            self.model, optimizer, self.recipe.seed, self.device, bf16=runtime.precision == "bf16"
+        )
+        if self.device.type == "cuda" and runtime.capture:
+            return CapturedStepper(step, CudaRecorder())
+        return EagerStepper(step)
+
+    def _is_due(self) -> bool:
+        return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every
+
+    def _saved(self, optimizer: Adagrad | None, stepper: Stepper | None) -> Saved:
+        self.saved_at = self.position.update
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"best.{k}": v for k, v in self.best.items()}
+        if optimizer is not None:
+            tensors |= {f"optimizer.{i}": v for i, v in enumerate(optimizer.sums)}
+        if stepper is not None:
+            tensors |= {f"sums.{k}": v for k, v in stepper.sums.values.items()}
+        return Saved(self.position.copy(), tensors)
+
+    def _check_finite(self, sums: dict[str, Any]) -> None:
+        bad = _number(sums, "not_finite")
+        if bad > _NOT_FINITE_LIMIT:
+            raise ArgbeamError(
+                f"update {self.position.update}: {bad:.0f} gradients of this epoch were not finite and were left out; "
+                "training has diverged: lower the learning rates of the stage"
+            )
+
+
+def decode_rules(loss: Loss, decode: Decode) -> tuple[ScoreRule, Stop]:
+    """How a model trained with this loss is searched: as it was trained, but for what the recipe says otherwise."""
+    rule = loss.rule if decode.length_power == 0 else LogprobSum(decode.length_power)
+    return rule, loss.stop if decode.stop == "auto" else STOPS[decode.stop]
+
+
+def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of an epoch, from its sums."""
+    words, sentences = max(1.0, _number(sums, "words")), max(1.0, _number(sums, "sentences"))
+    updates = max(1.0, _number(sums, "updates"))
+    figures: dict[str, Any] = {
+        "sentences": sentences,
+        "words": words,
+        "loss_per_word": _number(sums, "loss") / words,
+        "gradient_norm": _number(sums, "norm") / updates,
+        "not_finite": _number(sums, "not_finite"),
+    }
+    if "violations" in sums:
+        violations = _number(sums, "violations")
+        figures |= {
+            "violations_per_word": violations / words,
+            "violations_by_tenth": [
+                v / max(1.0, w)
+                for v, w in zip(sums["violations_by_tenth"], sums["words_by_tenth"], strict=True)
+            ],
+            "rival_is_gold_share": _number(sums, "rival_is_gold") / max(1.0, violations),
+            "rival_ended_share": _number(sums, "rival_ended") / max(1.0, violations),
+            "segment_length": _number(sums, "segment_words") / max(1.0, violations),
+            "gold_on_beam": _number(sums, "gold_on_beam") / sentences,
+        }
+    return figures
+
+
+def load_tensors(model: LstmSeq2Seq, tensors: dict[str, Tensor], prefix: str) -> None:
+    """Put weights into a model, in place: captured steps hold on to its memory."""
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            value.copy_(tensors[prefix + name])
+
+
+def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
+    """Copies of the tensors whose name starts with a prefix, without it."""
+    return {k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
+    return [tensors[f"{prefix}{i}"] for i in range(sum(name.startswith(prefix) for name in tensors))]
+
+
+def _number(sums: dict[str, Any], name: str) -> float:
+    return float(sums.get(name, 0.0))

@@ -1,0 +1,34 @@
+"""Shapes are checked while testing, and only then; tests draw the same examples every time."""
+
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from beartype import beartype
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Beartype, which can check a protocol only if isinstance can: argbeam itself never asks."""
+    for hint in getattr(function, "__annotations__", {}).values():
+        for part in _parts(hint):
+            if isinstance(part, type) and getattr(part, "_is_protocol", False):
+                typing.runtime_checkable(part)
+    return beartype(function)
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """A hint and what it is made of: `Stop | None` holds `Stop`."""
+    yield hint
+    for part in typing.get_args(hint):
+        yield from _parts(part)
+
+
+# The hook changes modules as they are imported: it has to come before the first import of argbeam.
+install_import_hook("argbeam", "conftest.checked")
+
+torch.set_num_threads(1)
+settings.register_profile("argbeam", deadline=None, derandomize=True)
+settings.load_profile("argbeam")
