@@ -1,24 +1,24 @@
 """A decoder of your own, trained with beam-search optimization: four methods are all it takes.
 
-The toy task is to sort letters. Cross-entropy comes first, then BSO; run `python examples/own_decoder.py`.
+The task is a small one of word ordering: put 5 to 9 letters into the order of the alphabet. Cross-entropy comes first,
+then BSO. `python examples/own_decoder.py` takes about 10 seconds on one core and prints the part of the outputs that
+are right in every letter.
 """
 
 import random
-import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from argbeam import Adagrad, Batch, Bso, CrossEntropy, Example, Noise, State, Unconstrained, beam_search, make_batch
+from argbeam import Adagrad, Batch, Bso, CrossEntropy, Example, Noise, Permutation, State, beam_search, make_batch
 from argbeam.losses.contract import Loss
-from argbeam.vocabulary import EOS
 
 
 class GruSeq2Seq(nn.Module):
-    """A GRU that reads the source and a GRU that writes the target; no attention."""
+    """A GRU reads the source, another writes the target from the first one's last state."""
 
-    def __init__(self, vocabulary: int, hidden: int) -> None:
+    def __init__(self, *, vocabulary: int, hidden: int) -> None:
         super().__init__()
         self.source = nn.Embedding(vocabulary, hidden)
         self.target = nn.Embedding(vocabulary, hidden)
@@ -28,8 +28,8 @@ class GruSeq2Seq(nn.Module):
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         read_BSH, _ = self.reader(self.source(batch.source_BS))
-        rows_B = torch.arange(batch.source_BS.shape[0])
-        return State(sentence={}, hypothesis={"h": read_BSH[rows_B, batch.source_length_B - 1]})
+        row_B = torch.arange(batch.source_BS.shape[0])
+        return State(sentence={}, hypothesis={"h": read_BSH[row_B, batch.source_length_B - 1]})
 
     def step(self, state: State, tokens_N: Tensor) -> State:
         h_NH = self.writer(self.target(tokens_N), state.hypothesis["h"])
@@ -45,65 +45,55 @@ class GruSeq2Seq(nn.Module):
         return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
 
 
-LETTERS = range(4, 16)
-SUCCESSORS = Unconstrained(vocabulary=16, end_symbol=True)
-
-
-def examples(number: int, seed: int) -> list[Example]:
-    """Sources of 3 to 7 letters; the target is the same letters in order, and the end symbol."""
-    rng = random.Random(seed)
-    made = []
-    for sentence in range(number):
-        source = tuple(rng.choices(LETTERS, k=rng.randint(3, 7)))
-        made.append(Example(source, (*sorted(source), EOS), sentence))
-    return made
-
-
 def train(model: nn.Module, loss: Loss, data: Sequence[Example], *, epochs: int, rate: float) -> None:
-    """Batches of 64 in a new order every epoch."""
+    """Batches of 64, in another order every epoch."""
     parameters = list(model.parameters())
     optimizer = Adagrad({"all": parameters}, rates={"all": rate}, max_norm=5.0)
     for epoch in range(epochs):
-        order = random.Random(epoch).sample(range(len(data)), k=len(data))
-        for start in range(0, len(order), 64):
-            batch = make_batch([data[i] for i in order[start : start + 64]])
-            out = loss.at(epoch)(model, batch, None)
-            mean = out.total if out.count is None else out.total / out.count
-            optimizer.step(torch.autograd.grad(mean, parameters))
+        step = loss.at(epoch)  # BSO's beam grows with the epochs
+        shuffled = random.Random(epoch).sample(data, k=len(data))
+        for start in range(0, len(shuffled), 64):
+            out = step(model, make_batch(shuffled[start : start + 64]), None)
+            total = out.total if out.count is None else out.total / out.count
+            optimizer.step(torch.autograd.grad(total, parameters))
 
 
-def exact_match(model: nn.Module, loss: Loss, data: Sequence[Example], *, beam: int) -> float:
-    """The part of the outputs that are right, ranked and stopped as the loss had it in training."""
+def letters_in_order(number: int, *, seed: int) -> list[Example]:
+    """Twenty letters, numbers 4 to 23: the first four of any vocabulary are PAD, UNK, BOS and EOS."""
+    rng = random.Random(seed)
+    sources = [tuple(rng.choices(range(4, 24), k=rng.randint(5, 9))) for _ in range(number)]
+    return [Example(source, tuple(sorted(source)), i) for i, source in enumerate(sources)]
+
+
+def exact_match(model: nn.Module, loss: Loss, data: Sequence[Example], *, beam_size: int) -> float:
+    """Decode, ranking prefixes as the loss did, and compare with gold."""
     batch = make_batch(data)
     found = beam_search(
         model,
         model.encode(batch, None),
-        SUCCESSORS.start(batch),
-        beam_size=beam,
-        length_B=torch.full_like(batch.target_length_B, 10),
-        steps=10,
+        Permutation().start(batch),
+        beam_size=beam_size,
+        length_B=batch.target_length_B,
+        steps=batch.target_BT.shape[1],
         rule=loss.rule,
-        stop=loss.stop,
     )
-    outputs = [tuple(row[:length]) for row, length in zip(found.tokens_BNT[:, 0].tolist(), found.length_BN[:, 0])]
-    return sum(output == example.target for output, example in zip(outputs, data, strict=True)) / len(data)
+    return (found.tokens_BNT[:, 0] == batch.target_BT).all(1).double().mean().item()
 
 
-def main() -> dict[str, float]:
-    """Exact match at beam 5 after cross-entropy and after BSO."""
+def main() -> dict[str, dict[int, float]]:
+    """The exact match of each system by test beam."""
     torch.manual_seed(0)
-    data, held_out = examples(3000, seed=1), examples(500, seed=2)
-    model = GruSeq2Seq(vocabulary=16, hidden=64)
-    result = {}
-    start = time.time()
-    for name, loss, epochs, rate in (
-        ("cross-entropy", CrossEntropy(), 15, 0.05),
-        ("BSO", Bso(SUCCESSORS, train_beam=6), 10, 0.02),
+    data, held_out = letters_in_order(1500, seed=1), letters_in_order(500, seed=2)
+    model = GruSeq2Seq(vocabulary=24, hidden=48)
+    results = {}
+    for name, loss, epochs in (
+        ("cross-entropy", CrossEntropy(), 8),
+        ("BSO", Bso(Permutation(), train_beam=6, epochs_per_beam=1, open_length=False), 8),
     ):
-        train(model, loss, data, epochs=epochs, rate=rate)
-        result[name] = exact_match(model, loss, held_out, beam=5)
-        print(f"{name:13s}  exact match, beam 1: {exact_match(model, loss, held_out, beam=1):.3f}, beam 5: {result[name]:.3f} {time.time()-start:.1f}")
-    return result
+        train(model, loss, data, epochs=epochs, rate=0.05)
+        results[name] = {beam: exact_match(model, loss, held_out, beam_size=beam) for beam in (1, 5)}
+        print(f"{name:13}  beam 1: {results[name][1]:.1%}  beam 5: {results[name][5]:.1%}")
+    return results
 
 
 if __name__ == "__main__":

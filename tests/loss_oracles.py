@@ -7,13 +7,13 @@ from functools import cache
 import sacrebleu
 import torch
 from jaxtyping import Float, Int
-from oracles import Next, Words, training_search
 from torch import Tensor, nn
 
 from argbeam.data import Batch
 from argbeam.models.contract import Model
 from argbeam.state import Noise, State
 from argbeam.vocabulary import BOS
+from oracles import Next, Words, training_search
 
 SegmentCost = Callable[[Words, Words, int | None], float]
 """A cost of one segment: the rival's words, gold's words, and gold's word before both (None at the beginning)."""
@@ -133,9 +133,7 @@ def naive_one_minus_authors_bleu(rival: Words, gold: Words, before: int | None) 
     rival, gold = (*lead, *rival), (*lead, *gold)
     product, smooth = 1.0, 1.0
     for order in range(1, min(4, len(rival)) + 1):
-        ours, theirs = (
-            Counter(side[i : i + order] for i in range(len(side) - order + 1)) for side in (rival, gold)
-        )
+        ours, theirs = (Counter(side[i : i + order] for i in range(len(side) - order + 1)) for side in (rival, gold))
         matches = float((ours & theirs).total())
         if matches == 0:
             smooth /= 2

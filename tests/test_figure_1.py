@@ -18,14 +18,12 @@ loss 1 - 2.0 + 3.0 = 2. The search starts again from "a red dog runs" alone:
     a red dog runs home       1.0    a red dog runs quickly now         0.5
     gold                      3.5    gold                               2.0
 
-At t = 6 the rival is the best wrong sequence: a violation, with loss 1 - 2.0 + 2.5 = 1.5. The loss is 3.5. The two
-lanes that are replayed share what lies between the restart and the rival's first word:
+At t = 6 the rival is the best wrong sequence: a violation, with loss 1 - 2.0 + 2.5 = 1.5. The loss is 3.5. These
+are the two lanes that are replayed; after t = 4 the rival's goes on from gold's:
 
     gold    a   red   dog   runs     quickly   today
     rival   a   red   cat   sleeps   fast      today
 """
-
-from loss_oracles import TableModel
 
 from argbeam.data import Batch, Example, make_batch
 from argbeam.losses.bso import Bso, BsoStep
@@ -33,6 +31,7 @@ from argbeam.rules import LastScore
 from argbeam.search import Gold, Restart, SearchResult, beam_search
 from argbeam.successors import Unconstrained
 from argbeam.vocabulary import SPECIALS, Vocabulary
+from loss_oracles import TableModel
 
 GOLD = "a red dog runs quickly today"
 SCORES = {

@@ -8,18 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_oracles import (
-    CachedAttention,
-    SegmentCost,
-    TableModel,
-    gradients,
-    naive_bso,
-    naive_hamming,
-    naive_one_minus_authors_bleu,
-    naive_one_minus_bleu,
-    naive_zero_one,
-)
-from oracles import Next, Words, example_of, permutation, shift_reduce, unconstrained
 from torch import Tensor, nn
 
 from argbeam.data import Batch, Example, make_batch
@@ -40,6 +28,18 @@ from argbeam.segment_bleu import authors_segment_bleu, segment_bleu
 from argbeam.state import Noise
 from argbeam.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from argbeam.vocabulary import EOS
+from loss_oracles import (
+    CachedAttention,
+    SegmentCost,
+    TableModel,
+    gradients,
+    naive_bso,
+    naive_hamming,
+    naive_one_minus_authors_bleu,
+    naive_one_minus_bleu,
+    naive_zero_one,
+)
+from oracles import Next, Words, example_of, permutation, shift_reduce, unconstrained
 
 WORDS = (1, 4, 5, 6)  # UNK is a word like any other
 VOCABULARY = 9
@@ -279,9 +279,12 @@ def test_gradients_are_numerical_derivatives(task_name: str) -> None:
 # Hand-computed cases: words a to d, whose scores after each prefix stand in a table.
 
 A, B, C, D = 4, 5, 6, 7
+Scores = dict[Words, dict[int, float]]
 
 
-def by_hand(table: dict[Words, dict[int, float]], gold: Words, beam: int, **settings: object) -> tuple[TableModel, LossOutput]:
+def by_hand(
+    table: dict[Words, dict[int, float]], gold: Words, beam: int, **settings: object
+) -> tuple[TableModel, LossOutput]:
     """BSO of one sentence of fixed length; words that the table leaves out score -100."""
     model = TableModel(table, vocabulary=VOCABULARY)
     bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, open_length=False)
@@ -315,7 +318,7 @@ def test_costs_and_their_scale_multiply_loss_and_gradient() -> None:
 # Gold a b c d a, K = 2, margin 1. t = 1: a 5, b 3; 5 >= 3 + 1. t = 2: ab 2, aa 3, bb 2.5: gold is third, 2 < 2.5 + 1,
 # the rival is b b: loss 1 - 2 + 2.5 = 1.5. Restart. t = 3: abc 9, abd 0. t = 4: abcd 0, abca 4, abda 3: rival d a,
 # loss 1 - 0 + 3 = 4. Restart. t = 5: abcda 7, abcdb 1: none.
-FIVE_WORDS: dict[Words, dict[int, float]] = {
+FIVE_WORDS: Scores = {
     (): {A: 5.0, B: 3.0},
     (A,): {B: 2.0, A: 3.0},
     (B,): {B: 2.5},

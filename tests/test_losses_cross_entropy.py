@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from loss_oracles import CachedAttention, TableModel, alone, gradients, noise_alone
 from torch import nn
 
 from argbeam.data import Batch, Example, make_batch
@@ -13,6 +12,7 @@ from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.rules import LogprobSum, StopBest
 from argbeam.state import Noise
 from argbeam.vocabulary import BOS, EOS
+from loss_oracles import CachedAttention, TableModel, alone, gradients, noise_alone
 
 VOCABULARY = 9
 EXAMPLES = [

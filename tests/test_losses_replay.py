@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from loss_oracles import CachedAttention, alone, noise_alone, prefix_score
 from torch import Tensor
 
 from argbeam.data import Batch, Example, make_batch
@@ -18,6 +17,7 @@ from argbeam.search import Gold, Restart, beam_search
 from argbeam.state import Noise, State
 from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.vocabulary import EOS
+from loss_oracles import CachedAttention, alone, noise_alone, prefix_score
 
 VOCABULARY = 9
 

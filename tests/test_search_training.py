@@ -56,7 +56,7 @@ def training_searches_agree(
 
     @given(
         case=cases,
-        beam=st.integers(1, 30),
+        beam=st.one_of(st.integers(1, 4), st.integers(1, 30)),
         margin=st.sampled_from([0.0, 1.0, 3.0]),
         rule=scores,
         best=st.booleans(),
@@ -81,14 +81,18 @@ def training_searches_agree(
                 ended_gives_up_place=stop == StopTop(),
             )
             check(found, b, truth, gold)
-            for violation, is_gold, ended in zip(
-                truth.violation, truth.rival_is_gold, truth.rival_ended, strict=True
-            ):
+            for violation, is_gold, ended in zip(truth.violation, truth.rival_is_gold, truth.rival_ended, strict=True):
                 seen.update([("violation", violation), ("rival is gold", is_gold), ("rival ended", ended)])
             seen[("gold on beam", truth.gold_on_beam)] += 1
 
     agree()
     return seen
+
+
+def both_occurred(seen: Seen, *kinds: str) -> None:
+    """An agreement on what never happened would say nothing."""
+    rare = {(kind, yes): seen[kind, yes] for kind in kinds for yes in (True, False) if seen[kind, yes] < 6}
+    assert not rare, rare
 
 
 def of_fixed_length(successors: Next, length: int) -> list[Words]:
@@ -101,40 +105,29 @@ def ended(successors: Next, length: int) -> list[Words]:
 
 def test_training_search_of_fixed_length_is_the_search_over_lists() -> None:
     seen = training_searches_agree(unconstrained_cases(end_symbol=False), of_fixed_length, None, rules)
-    assert all(
-        seen[what, yes] > 5
-        for what in ("violation", "rival is gold", "gold on beam")
-        for yes in (True, False)
-    )
+    both_occurred(seen, "violation", "rival is gold", "gold on beam")
 
 
 def test_training_search_over_permutations_is_the_search_over_lists() -> None:
     seen = training_searches_agree(permutation_cases(), of_fixed_length, None, rules)
-    assert all(
-        seen[what, yes] > 5
-        for what in ("violation", "rival is gold", "gold on beam")
-        for yes in (True, False)
-    )
+    both_occurred(seen, "violation", "rival is gold")
+    # One word is left at the last step: what was on the beam stays on it.
+    assert not seen["gold on beam", False]
 
 
 def test_training_search_over_parses_is_the_search_over_lists() -> None:
     seen = training_searches_agree(parsing_cases(), of_fixed_length, None, rules)
-    assert all(seen["violation", yes] > 5 for yes in (True, False))
+    both_occurred(seen, "violation", "rival is gold", "gold on beam")
 
 
 def test_training_search_under_stop_top_is_the_search_over_lists() -> None:
     seen = training_searches_agree(open_cases, ended, StopTop(), rules)
-    kinds = ("violation", "rival is gold", "rival ended", "gold on beam")
-    assert all(seen[what, yes] > 5 for what in kinds for yes in (True, False))
+    both_occurred(seen, "violation", "rival is gold", "rival ended", "gold on beam")
 
 
 def test_training_search_under_stop_best_is_the_search_over_lists() -> None:
     seen = training_searches_agree(open_cases, ended, StopBest(), rules)
-    assert all(
-        seen[what, yes] > 5
-        for what in ("violation", "rival is gold", "gold on beam")
-        for yes in (True, False)
-    )
+    both_occurred(seen, "violation", "rival is gold", "gold on beam")
     assert not seen["rival ended", True]
 
 
@@ -188,8 +181,9 @@ def test_gold_first_by_the_margin_at_the_last_step_is_no_violation(beam: int) ->
 
 
 def test_gold_in_the_last_place_of_the_beam_is_a_violation_by_itself() -> None:
-    """Beam 2, step 1: b 5.0, then gold a 3.0 = the second place. 3.0 < 3.0 + 1, so the search restarts at a, and step 2
-    knows nothing of b c 9.0: gold a b 2.0 against a c 0.5 is no violation (2.0 < 0.5 + 1 is false)."""
+    """Beam 2, step 1: b 5.0, then gold a 3.0 = the second place. 3.0 < 3.0 + 1, so the search restarts at a,
+    and step 2 knows nothing of b c 9.0: gold a b 2.0 against a c 0.5 is no violation (2.0 < 0.5 + 1 is
+    false)."""
     table = {((), A): 3.0, ((), B): 5.0, ((B,), C): 9.0, ((A,), B): 2.0, ((A,), C): 0.5}
     found = violations_of(table, (A, B), beam=2)
     assert found.violation_BT.tolist() == [[True, False]]
@@ -200,8 +194,8 @@ def test_gold_in_the_last_place_of_the_beam_is_a_violation_by_itself() -> None:
 
 
 def test_fewer_valid_candidates_than_places_are_no_violation() -> None:
-    """Ordering a b with a beam of 3: two prefixes at step 1, so there is no third to violate, although gold a (-9.0) is
-    far below b (9.0). At the last step the rival is b a: -1.0 < 4.0 + 1."""
+    """Ordering a b with a beam of 3: two prefixes at step 1, so there is no third to violate, although gold a
+    (-9.0) is far below b (9.0). At the last step the rival is b a: -1.0 < 4.0 + 1."""
     table = {((), A): -9.0, ((), B): 9.0, ((A,), B): -1.0, ((B,), A): 4.0}
     found = violations_of(table, (A, B), beam=3, successors=Permutation(), source=(A, B))
     assert found.violation_BT.tolist() == [[False, True]]
@@ -210,8 +204,9 @@ def test_fewer_valid_candidates_than_places_are_no_violation() -> None:
 
 
 def test_a_rivals_words_start_at_the_last_restart() -> None:
-    """Beam 1, gold a b c. Step 1: b 2.0 is first, a 1.0 < 2.0 + 1: restart. Step 2 after a: b 3.0 is first and is gold:
-    3.0 < 3.0 + 1 restarts again. Step 3 after a b: c 1.0 against a 0.5: 1.0 < 0.5 + 1. The rivals are b; b; a."""
+    """Beam 1, gold a b c. Step 1: b 2.0 is first, a 1.0 < 2.0 + 1: restart. Step 2 after a: b 3.0 is first
+    and is gold: 3.0 < 3.0 + 1 restarts again. Step 3 after a b: c 1.0 against a 0.5: 1.0 < 0.5 + 1. The
+    rivals are b; b; a."""
     table = {((), A): 1.0, ((), B): 2.0, ((A,), B): 3.0, ((A, B), C): 1.0, ((A, B), A): 0.5, ((B,), C): 50.0}
     found = violations_of(table, (A, B, C), beam=1)
     assert found.violation_BT.tolist() == [[True, True, True]]
@@ -220,8 +215,8 @@ def test_a_rivals_words_start_at_the_last_restart() -> None:
 
 
 def test_gold_is_known_by_its_whole_prefix() -> None:
-    """Beam 2, gold a c. Step 1: a 4.0, b 2.0: 4.0 < 2.0 + 1 is false. Step 2 (last): b c 3.0 ends in gold's word but is
-    not gold; gold a c has 2.5 and is second. The rival is b c, 2.5 < 3.0 + 1, and it is not gold."""
+    """Beam 2, gold a c. Step 1: a 4.0, b 2.0: 4.0 < 2.0 + 1 is false. Step 2 (last): b c 3.0 ends in gold's
+    word but is not gold; gold a c has 2.5 and is second. The rival is b c, 2.5 < 3.0 + 1; it is not gold."""
     table = {((), A): 4.0, ((), B): 2.0, ((B,), C): 3.0, ((A,), C): 2.5}
     found = violations_of(table, (A, C), beam=2)
     assert found.violation_BT.tolist() == [[False, True]]
@@ -239,8 +234,8 @@ def test_under_stop_top_an_ended_prefix_is_the_rival_before_the_last_place_is() 
 
 
 def test_under_stop_top_an_ended_prefix_that_keeps_the_margin_leaves_the_beam() -> None:
-    """Beam 2, step 1: gold a 3.0, </s> 1.0: 3.0 < 1.0 + 1 is false, and </s> leaves. Step 2: a </s> 5.0 is first and
-    the best wrong sequence is a b 2.0, not what could follow </s>: no violation."""
+    """Beam 2, step 1: gold a 3.0, </s> 1.0: 3.0 < 1.0 + 1 is false, and </s> leaves. Step 2: a </s> 5.0 is
+    first and the best wrong sequence is a b 2.0, not what could follow </s>: no violation."""
     table = {((), A): 3.0, ((), EOS): 1.0, ((A,), EOS): 5.0, ((A,), B): 2.0, ((EOS,), A): 9.0}
     found = violations_of(table, (A, EOS), beam=2, stop=StopTop())
     assert not found.violation_BT.any()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from argbeam.data import Batch, make_batch
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, ScoreSum, Stop, StopBest, StopTop
-from argbeam.search import SearchResult, beam_search
+from argbeam.search import Gold, Restart, SearchResult, beam_search
 from argbeam.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from argbeam.vocabulary import EOS
 from oracles import (
@@ -55,15 +55,27 @@ class Case:
         return make_batch([example_of([4] * n, source=source, sentence=i) for n, source, i in rows])
 
     def search(
-        self, *, beam: int, rule: ScoreRule, stop: Stop | None = None, n_best: int = 1
+        self,
+        *,
+        beam: int,
+        rule: ScoreRule,
+        stop: Stop | None = None,
+        n_best: int = 1,
+        golds: list[Words] | None = None,
+        margin: float = 1.0,
     ) -> SearchResult:
+        gold, lengths = None, self.lengths
+        if golds is not None:
+            padded = make_batch([example_of(words) for words in golds])
+            gold = Gold(padded.target_BT, padded.target_length_B, Restart(margin))
+            lengths = [len(words) for words in golds]
         return beam_search(
             self.model,
             self.model.encode(self.batch, None),
             self.successors.start(self.batch),
             beam_size=beam,
-            length_B=torch.tensor(self.lengths),
-            steps=max(self.lengths),
+            length_B=torch.tensor(lengths),
+            steps=max(lengths),
             rule=rule,
             stop=stop,
             gold=gold,

@@ -1,8 +1,9 @@
 """Train sequence models for the beam search that decodes them."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
+
+from argbeam.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from argbeam.data import Batch as Batch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from argbeam.successors import Unconstrained as Unconstrained
     from argbeam.vocabulary import Vocabulary as Vocabulary
 
-__version__ = version("argbeam")
 
 # A name is imported when it is first asked for: torch takes seconds, and `argbeam --help` needs none of it.
 _HOMES = {

@@ -19,14 +19,18 @@ class ScoreRule(Protocol):
     """Ranks prefixes by the scores of their words."""
 
     name: ClassVar[str]
-    normalised: ClassVar[bool]  # scores are made into probabilities word by word, so that perplexity means something
+    normalised: ClassVar[
+        bool
+    ]  # scores are made into probabilities word by word, so that perplexity means something
 
     def words(
         self, model: Model, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
     ) -> Float[Tensor, "B R C"]:
         """What each successor's newest word is worth."""
 
-    def rank(self, total_BK: Float[Tensor, "B K"], words_BKC: Float[Tensor, "B K C"]) -> Float[Tensor, "B K C"]:
+    def rank(
+        self, total_BK: Float[Tensor, "B K"], words_BKC: Float[Tensor, "B K C"]
+    ) -> Float[Tensor, "B K C"]:
         """The rank of each successor from its parent's rank; minus infinity where the parent is dead."""
 
     def finished(self, total_BK: Float[Tensor, "B K"], length: int) -> Float[Tensor, "B K"]:
@@ -109,7 +113,9 @@ class Stop(Protocol):
     """When a search of open length ends, and what it returns."""
 
     name: ClassVar[str]
-    ended_gives_up_place: ClassVar[bool]  # in training: an ended prefix leaves the beam; otherwise it is a word like any
+    ended_gives_up_place: ClassVar[
+        bool
+    ]  # in training: an ended prefix leaves the beam; otherwise it is a word like any
 
     def priority(
         self, rule: ScoreRule, total_BK: Float[Tensor, "B K"], ended_BK: Bool[Tensor, "B K"], t: int

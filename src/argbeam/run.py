@@ -1,18 +1,17 @@
 """A run folder: made by training, opened by everything else.
 
-    RUN/recipe.json          the resolved recipe
-    RUN/records.jsonl        what happened, one JSON object a line
-    RUN/checkpoints/         the two newest states of training
-    RUN/model/               the finished model: weights, vocabulary, score and stop rule, recipe
-    RUN/evaluations.jsonl    scores with their signatures
-    RUN/predictions/         decoded splits
+RUN/recipe.json          the resolved recipe
+RUN/records.jsonl        what happened, one JSON object a line
+RUN/checkpoints/         the two newest states of training
+RUN/model/               the finished model: weights, vocabulary, score and stop rule, recipe
+RUN/evaluations.jsonl    scores with their signatures
+RUN/predictions/         decoded splits
 """
 
 import fcntl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from argbeam.settings import Decode, Recipe
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Read
 from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, load_tensors
+from argbeam.version import __version__
 
 # What may differ between a run's recipe and the one it is resumed with: it does not change what is learnt.
 _FREE_TO_CHANGE = ("runtime.device", "runtime.threads", "runtime.checkpoint_every", "runtime.tensorboard")
@@ -102,7 +102,7 @@ class Run:
             "length_power": self.recipe.decode.length_power,
             "stop": self.stop.name if self.task.open_length else "length",
             "seed": self.recipe.seed,
-            "version": version("argbeam"),
+            "version": __version__,
             "metric": evaluation.score.signature,
             "scores": dict(evaluation.score.parts),
             "sentences": len(evaluation.outputs),
@@ -133,9 +133,7 @@ def load(path: str | Path, *, device: str = "auto", decode: Decode | None = None
     return Run(recipe, task, model, rule, stop, chosen, path)
 
 
-def train(
-    recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False
-) -> Iterator[Event | Notice]:
+def train(recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False) -> Iterator[Event | Notice]:
     """Train a recipe into a run folder, or go on with the run that is there; yields what happens."""
     with _locked(folder):
         yield from _train(recipe, folder, stop_asked)
@@ -255,8 +253,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def _save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> None:
-    assets = {f"asset.{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()}
-    state = {**meta, "position": vars(saved.position), "version": version("argbeam")}
+    assets = {
+        f"asset.{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        for name, data in task.assets.items()
+    }
+    state = {**meta, "position": vars(saved.position), "version": __version__}
     checkpoint.save(folder, saved.position.update, {**saved.tensors, **assets}, state)
 
 
@@ -272,11 +273,15 @@ def _check_same(recipe: Recipe, folder: Path) -> None:
     before = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
     changed = [line for line in difference(before, recipe) if not line.startswith(_FREE_TO_CHANGE)]
     if changed:
-        raise ConfigError(f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out")
+        raise ConfigError(
+            f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out"
+        )
 
 
 def _check_start(recipe: Recipe, start: Run) -> None:
-    changed = [line for line in difference(start.recipe, recipe) if line.startswith(("task.", "model.", "text."))]
+    changed = [
+        line for line in difference(start.recipe, recipe) if line.startswith(("task.", "model.", "text."))
+    ]
     changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
     if changed:
         raise ConfigError(f"start = {recipe.start}: that run differs in {'; '.join(changed)}")
@@ -295,12 +300,18 @@ def _forget_after(records: Path, count: int) -> None:
 
 
 def _started(
-    recipe: Recipe, task: Task, model: LstmSeq2Seq, read: Read, dev: Read, device: torch.device, trainer: Trainer
+    recipe: Recipe,
+    task: Task,
+    model: LstmSeq2Seq,
+    read: Read,
+    dev: Read,
+    device: torch.device,
+    trainer: Trainer,
 ) -> dict[str, Any]:
     return {
         "kind": "start",
         "name": recipe.name,
-        "version": version("argbeam"),
+        "version": __version__,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "parameters": sum(p.numel() for p in model.parameters()),

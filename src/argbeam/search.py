@@ -161,7 +161,9 @@ def beam_search(
             gold_word_B = _score_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
             gold_total_B = rule.rank(gold_total_B[:, None], gold_word_B[:, None, None])[:, 0, 0]
             last_B = t == gold.length_B - 1
-            verdict = _judge(found, is_gold_BK, gold_B, gold_total_B, active_B, last_B, beam_size, gold.policy, stop)
+            verdict = _judge(
+                found, is_gold_BK, gold_B, gold_total_B, active_B, last_B, beam_size, gold.policy, stop
+            )
             verdicts.append(verdict)
             # Restart: row 0 becomes the gold lane, the other rows die.
             restart_B1 = verdict.violation_B[:, None]
@@ -193,7 +195,7 @@ def beam_search(
         torch.stack([s.parents_BJ for s in history]),
         torch.stack([s.ranks_BJ for s in history]),
     )
-    violations = None if gold is None else _violations(beams, verdicts, gold)
+    violations = None if gold is None else _violations(beams, verdicts, gold, beam_size)
     return _result(beams, finished, total_BK, dead_B, violations, n_best=n_best, open_length=stop is not None)
 
 
@@ -213,7 +215,9 @@ def _best(ranks_BKC: Tensor, candidates_BC: Tensor | None, *, kept: int) -> _Suc
     row_ranks_BKP, row_columns_BKP = ranks_BKC.topk(per_row, dim=2)
     flat_ranks_BX, flat_columns_BX = row_ranks_BKP.flatten(1), row_columns_BKP.flatten(1)
     if flat_ranks_BX.shape[1] < kept:  # fewer candidates than places: the rest are empty
-        flat_ranks_BX = torch.nn.functional.pad(flat_ranks_BX, (0, kept - flat_ranks_BX.shape[1]), value=NEVER)
+        flat_ranks_BX = torch.nn.functional.pad(
+            flat_ranks_BX, (0, kept - flat_ranks_BX.shape[1]), value=NEVER
+        )
         flat_columns_BX = torch.nn.functional.pad(flat_columns_BX, (0, kept - flat_columns_BX.shape[1]))
     ranks_BJ, places_BJ = flat_ranks_BX.topk(kept, dim=1)
     columns_BJ = flat_columns_BX.gather(1, places_BJ)
@@ -279,7 +283,7 @@ def _judge(
     )
 
 
-def _violations(beams: Beams, verdicts: list[_Verdict], gold: Gold) -> Violations:
+def _violations(beams: Beams, verdicts: list[_Verdict], gold: Gold, beam_size: int) -> Violations:
     """Read every rival's words back through its parents, from its violation to the restart before it."""
     violation_TB = torch.stack([v.violation_B for v in verdicts])
     rivals_TB: list[Tensor] = []
@@ -295,7 +299,7 @@ def _violations(beams: Beams, verdicts: list[_Verdict], gold: Gold) -> Violation
         is_rival_TB.append(verdicts[t].is_gold_BJ.gather(1, verdicts[t].rival_B[:, None])[:, 0])
     violation_BT = violation_TB.T
     last_B = (gold.length_B - 1).clamp(min=0)
-    on_beam_TB = torch.stack([v.is_gold_BJ.any(1) for v in verdicts])
+    on_beam_TB = torch.stack([v.is_gold_BJ[:, :beam_size].any(1) for v in verdicts])
     return Violations(
         violation_BT=violation_BT,
         rival_BT=torch.stack(rivals_TB[::-1], 1),

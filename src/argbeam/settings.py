@@ -339,7 +339,8 @@ class Recipe(Settings):
         min_length=1, description="training, in the order of the tables"
     )
     start: str = Field(
-        default="", description="a finished run whose weights and vocabulary training starts from; empty: none"
+        default="",
+        description="a finished run whose weights and vocabulary training starts from; empty: none",
     )
     decode: Decode = Field(default=Decode(), description="how the model is searched")
     runtime: Runtime = Field(default=Runtime(), description="device and speed")

@@ -54,8 +54,9 @@ class Noise:
     ) -> Float[Tensor, "B steps width"]:
         """Inverted dropout masks (0 or 1 / (1 - rate)) for one place in the network, one per time step."""
         device = self.sentence_B.device
-        key_B = _hash32(self.sentence_B + (self.seed << 8) + site)
-        key_B = _hash32(key_B ^ self.update)
+        # One hash for each number: in a plain sum, another sentence at another site would have the same key.
+        key_B = _hash32(self.sentence_B + (self.seed * 0x9E3779B9 & 0xFFFFFFFF))
+        key_B = _hash32(_hash32(key_B ^ self.update) + site)
         # Time and unit are hashed apart, so that a longer padding leaves the masks of earlier steps as they are.
         step_T = _hash32(torch.arange(steps, device=device) + 0x51ED270B)
         unit_H = _hash32(torch.arange(width, device=device) + 0x2545F491)

@@ -330,7 +330,9 @@ def load_tensors(model: LstmSeq2Seq, tensors: dict[str, Tensor], prefix: str) ->
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
     """Copies of the tensors whose name starts with a prefix, without it."""
-    return {k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)}
+    return {
+        k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)
+    }
 
 
 def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:

@@ -110,7 +110,12 @@ class BsoStep:
         sentences = (length_B > 0).sum().to(total.dtype)
         words = length_B.sum().to(total.dtype)
         count = {Normalise.NONE: None, Normalise.SENTENCES: sentences, Normalise.WORDS: words}[bso.normalise]
-        sums = {"loss": total.detach(), "sentences": sentences, "words": words, **_diagnostics(found, length_B)}
+        sums = {
+            "loss": total.detach(),
+            "sentences": sentences,
+            "words": words,
+            **_diagnostics(found, length_B),
+        }
         return LossOutput(total, None if count is None else count.clamp(min=1), sums)
 
 

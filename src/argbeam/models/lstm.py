@@ -108,7 +108,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers, self.hidden = layers, hidden
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.inputs = nn.ModuleList(nn.Linear(embedding if i == 0 else hidden, 4 * hidden) for i in range(layers))
+        self.inputs = nn.ModuleList(
+            nn.Linear(embedding if i == 0 else hidden, 4 * hidden) for i in range(layers)
+        )
         self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
 
     def forward(
@@ -138,7 +140,9 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """One word: LSTM layers, attention over the memory, and the output vector that is fed back at the next word."""
 
-    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, input_feeding: bool) -> None:
+    def __init__(
+        self, vocabulary: int, layers: int, hidden: int, embedding: int, input_feeding: bool
+    ) -> None:
         super().__init__()
         self.input_feeding = input_feeding
         self.embedding = nn.Embedding(vocabulary, embedding)
@@ -161,7 +165,9 @@ class Decoder(nn.Module):
             new |= {f"h_{i}": x_NH, f"c_{i}": c_NH}
         # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
         query_BRH = x_NH.view(sentences, -1, x_NH.shape[1])
-        match_BRS = torch.bmm(query_BRH, shared["keys"].transpose(1, 2)).masked_fill(shared["padding"], -torch.inf)
+        match_BRS = torch.bmm(query_BRH, shared["keys"].transpose(1, 2)).masked_fill(
+            shared["padding"], -torch.inf
+        )
         context_BRH = torch.bmm(match_BRS.softmax(-1), shared["memory"])
         output_BRH = torch.tanh(self.combine(torch.cat([context_BRH, query_BRH], 2)))
         new["output"] = _with_noise(output_BRH.flatten(0, 1), shared.get("noise_output"), state.time)

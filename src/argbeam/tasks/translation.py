@@ -48,7 +48,9 @@ class Translation:
         tokens = [(t, tuple(tokenizers[0].tokenize(p.source)), tuple(tokenizers[1].tokenize(p.target))) for t, p in enumerate(pairs)]  # fmt: skip
         fits = [(s, t) for _, s, t in tokens if _reason(s, t, text) is None]
         if not fits:
-            raise DataError(f"{pairs[0].path}: no pair of {text.min_length} to {text.max_length} words a side")
+            raise DataError(
+                f"{pairs[0].path}: no pair of {text.min_length} to {text.max_length} words a side"
+            )
         limit = text.max_vocabulary or None
         source, target = (
             Vocabulary.build(
@@ -153,7 +155,9 @@ def _reason(source: Sequence[str], target: Sequence[str], text: Text) -> str | N
 
 def _word_tokenizers(text: Text) -> tuple[Tokenizer, Tokenizer]:
     if text.tokenizer == "moses":
-        return Moses(text.source_language, lower=text.lowercase), Moses(text.target_language, lower=text.lowercase)
+        return Moses(text.source_language, lower=text.lowercase), Moses(
+            text.target_language, lower=text.lowercase
+        )
     return Whitespace(lower=text.lowercase), Whitespace(lower=text.lowercase)
 
 

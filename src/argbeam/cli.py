@@ -1,0 +1,220 @@
+"""The command. Results go to stdout, progress and notices to stderr; errors that a user can mend are one line, exit 2.
+
+Verbs import what they need when they run: torch takes seconds to import, and `argbeam --help` needs none of it.
+"""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+
+import typer
+
+from argbeam.errors import ArgbeamError
+
+if TYPE_CHECKING:
+    from argbeam.scoring import Scored
+
+app = typer.Typer(
+    name="argbeam",
+    help="Train sequence models for the beam search that decodes them.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="Results as JSON, an object a line.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a checkpoint file.")]
+
+
+def main() -> None:
+    """Run the command and exit."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except ArgbeamError as error:
+        print(f"argbeam: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader has left, as `head` does. What is still buffered goes nowhere, or Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs and the report go.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and dropout.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Train seq2seq, BSO and ConBSO on a generated corpus, compare them, and write a report. Takes minutes."""
+    from argbeam.demo import run_demo
+
+    run_demo(out, seed=seed, as_json=as_json)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file or a shipped recipe's name.")],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder.")],
+    sets: Sets = None,
+    data: Annotated[str, typer.Option(metavar="DIR", help="Folder of the data: data.root.")] = "",
+) -> None:
+    """Train a recipe into a run folder, or go on with a run that was stopped."""
+    from argbeam.config import load_recipe
+    from argbeam.display import stage_line
+    from argbeam.shipped import find_recipe
+    from argbeam.training import train_run
+
+    overrides = [*(sets or []), *([f"data.root={json.dumps(data)}"] if data else [])]
+    outcome = train_run(load_recipe(find_recipe(recipe), overrides), out)
+    if outcome.signal:
+        again = ["argbeam", "train", recipe, "--out", str(out)]
+        again += [part for override in sets or [] for part in ("--set", override)]
+        again += ["--data", data] if data else []
+        print(f"argbeam: stopped and saved; to go on: {shlex.join(again)}", file=sys.stderr)
+        raise typer.Exit(128 + outcome.signal)
+    for values in outcome.stages:
+        print(f"{out}: {stage_line(values)}")
+
+
+@app.command()
+def decode(
+    run: RunFolder,
+    source: Annotated[str, typer.Option("--input", metavar="FILE", help="Sentences, one a line; -: stdin.")] = "-",
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where outputs go; -: stdout.")] = "-",
+    beam: Annotated[int, typer.Option(min=0, help="K_te; 0: the recipe's decode.beam.")] = 0,
+    n_best: Annotated[int, typer.Option(min=1, help="Outputs for each line, at most.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="Each output's score before it.")] = False,
+    trace: Annotated[str, typer.Option(metavar="FILE", help="The beam at every step, as JSON lines.")] = "",
+    as_json: Json = False,
+    sets: Sets = None,
+) -> None:
+    """Decode sentences, in their order. With --n-best, outputs start with the number of their line."""
+    from contextlib import ExitStack
+
+    from argbeam.decoding import Request, decode_stream
+    from argbeam.scoring import open_run
+
+    opened = open_run(run, sets or [])
+    request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
+    with ExitStack() as files:
+        read = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
+        written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
+        traced = files.enter_context(_open_output(trace)) if trace else None
+        counts = decode_stream(opened, read, "stdin" if source == "-" else source, written, request, traced)
+    if counts.unfinished or counts.dead:
+        print(
+            f"argbeam: of {counts.lines:,} lines {counts.unfinished:,} are unfinished (the length limit was met) "
+            f"and {counts.dead:,} met a dead end",
+            file=sys.stderr,
+        )
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    split: Annotated[str, typer.Option(help="dev or test.")] = "test",
+    beam: Annotated[str, typer.Option(metavar="K,...", help="Test beams.")] = "1,5,10",
+    against: Annotated[Path | None, typer.Option(metavar="RUN", help="Test for a difference to this run.")] = None,
+    as_json: Json = False,
+    sets: Sets = None,
+) -> None:
+    """Score a run on a split; keep predictions and scores in its folder."""
+    from argbeam.errors import ConfigError
+    from argbeam.scoring import compare, open_run, parse_beams, score_run
+
+    beams = parse_beams(beam)
+    if split not in ("dev", "test"):
+        raise ConfigError(f"--split {split}: accepted: dev, test")
+    opened = open_run(run, sets or [])
+    scored = list(score_run(opened, split, beams))
+    results = [one.record for one in scored]
+    if against is not None:
+        # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
+        other = open_run(against)
+        pairs = zip(scored, score_run(other, split, beams), strict=True)
+        results = [{**a.record, "against": compare(opened, a, other, b)} for a, b in pairs]
+    if as_json:
+        for result in results:
+            print(json.dumps(result))
+    else:
+        _show_scores(results)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; the first is the reference.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where report.html and report.md go.")],
+) -> None:
+    """Write tables and curves of runs: report.html, which needs no other file, and report.md."""
+    from argbeam.report import write_report
+
+    for path in write_report(runs, out):
+        print(path)
+
+
+@app.command()
+def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print this recipe.")] = "") -> None:
+    """List the shipped recipes, or print one."""
+    from argbeam.display import table
+    from argbeam.shipped import find_recipe, purpose, shipped_recipes
+
+    if name:
+        sys.stdout.write(find_recipe(name).read_text(encoding="utf-8"))
+    else:
+        table(("recipe", "purpose"), [(name, purpose(path)) for name, path in shipped_recipes().items()])
+
+
+@app.command()
+def settings() -> None:
+    """List every setting: its key, what is accepted, its default and its meaning."""
+    from argbeam.config import describe
+    from argbeam.display import table
+
+    table(("key", "accepted", "default", "meaning"), describe())
+
+
+def _show_scores(results: list[dict[str, Any]]) -> None:
+    """A row per beam, the signature below."""
+    from argbeam.display import table
+
+    first = results[0]
+    tests = list(first["against"]["p_values"]) if "against" in first else []
+    headers = ["beam", *first["scores"], "unfinished", "dead"]
+    headers += [f"{name} {first['against']['run']}" for name in tests] + [f"p ({name})" for name in tests]
+    rows = []
+    for result in results:
+        row = [str(result["test_beam"]), *(f"{value:.2f}" for value in result["scores"].values())]
+        row += [str(result["unfinished"]), str(result["dead"])]
+        if "against" in result:
+            other = result["against"]
+            row += [f"{other['scores'][name]:.2f}" for name in tests]
+            row += [f"{other['p_values'][name]:.4f}" for name in tests]
+        rows.append(row)
+    table(headers, rows, title=f"{first['system']}, {first['task']}, {first['split']}")
+    print(signature_line(first))
+    for name in tests:
+        print(f"p ({name}): {first['against']['tests'][name]}")
+
+
+def _open_input(path: str) -> BinaryIO:
+    from argbeam.errors import DataError
+
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; a text file is expected") from None
+
+
+def _open_output(path: str) -> TextIO:
+    try:
+        return Path(path).open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ArgbeamError(f"{path}: cannot be written: {error.strerror}; a file is expected") from None

@@ -1,0 +1,125 @@
+"""Decoding a stream of lines: in input order, in bounded memory, and no later than the input allows."""
+
+import json
+import os
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TextIO
+
+from argbeam.errors import DataError
+from argbeam.evaluate import Decoded
+from argbeam.run import Run
+from argbeam.tasks.contract import Item
+
+# Lines that are decoded together at most. Many, since sentences of one length go together; few with a trace, which
+# holds the whole search.
+_MOST_LINES, _MOST_TRACED = 8192, 256
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `decode` is asked for."""
+
+    beam: int
+    n_best: int = 1
+    scores: bool = False
+    as_json: bool = False
+
+
+@dataclass
+class Counts:
+    """What a user should hear of after decoding."""
+
+    lines: int = 0
+    unfinished: int = 0
+    dead: int = 0
+
+
+def decode_stream(
+    run: Run, source: BinaryIO, name: str, out: TextIO, request: Request, trace: TextIO | None = None
+) -> Counts:
+    """Decode every line of `source`, called `name` in errors; write to `out` and, step by step, to `trace`."""
+    counts, decoder = Counts(), run.decoder()
+    for chunk in _chunks(source, name, most=_MOST_TRACED if trace else _MOST_LINES):
+        items, wrong = _items(run, chunk, name, counts.lines)
+        found = decoder.decode(items, beam=request.beam, n_best=request.n_best, trace=trace is not None)
+        for line, item, decoded in zip(chunk, items, found, strict=False):
+            counts.lines += 1
+            counts.dead += decoded.dead
+            counts.unfinished += not (decoded.hypotheses and decoded.hypotheses[0].finished)
+            for written in _written(run, line, item, decoded, counts.lines, request):
+                out.write(written + "\n")
+            if trace is not None:
+                trace.write(json.dumps(_traced(run, line, decoded, counts.lines), ensure_ascii=False) + "\n")
+        out.flush()
+        # Only now: what came before the bad line is decoded and written.
+        if wrong is not None:
+            raise wrong
+    return counts
+
+
+def _items(run: Run, chunk: list[str], name: str, before: int) -> tuple[list[Item], DataError | None]:
+    """The items of the lines up to the first that cannot be decoded, and what is wrong with that one."""
+    items: list[Item] = []
+    for line in chunk:
+        item = run.task.item(line)
+        if not item.source:
+            return items, DataError(f"{name}:{before + len(items) + 1}: no words; a line holds one sentence")
+        items.append(item)
+    return items, None
+
+
+def _written(
+    run: Run, line: str, item: Item, decoded: Decoded, number: int, request: Request
+) -> Iterator[str]:
+    texts = [run.task.text(item, hypothesis.tokens) for hypothesis in decoded.hypotheses]
+    if request.as_json:
+        outputs = [
+            {"text": text, "tokens": run.task.target.decode(h.tokens), "rank": h.rank, "finished": h.finished}
+            for text, h in zip(texts, decoded.hypotheses, strict=True)
+        ]
+        yield json.dumps({"input": line, "outputs": outputs, "dead": decoded.dead}, ensure_ascii=False)
+        return
+    ranks = [f"{hypothesis.rank:.6g}" for hypothesis in decoded.hypotheses]
+    if not texts and request.n_best == 1:
+        texts, ranks = [""], ["-inf"]  # a dead end: an empty line keeps the lines of input and output together
+    for text, rank in zip(texts, ranks, strict=True):
+        columns = [str(number)] if request.n_best > 1 else []
+        columns += [rank] if request.scores else []
+        yield "\t".join([*columns, text])
+
+
+def _traced(run: Run, line: str, decoded: Decoded, number: int) -> dict[str, Any]:
+    steps = [{**step, "tokens": run.task.target.decode(step["tokens"])} for step in decoded.trace]
+    return {"line": number, "input": line, "steps": steps}
+
+
+def _chunks(source: BinaryIO, name: str, *, most: int) -> Iterator[list[str]]:
+    """The lines that are there to be read, `most` at a time; waits only when there is none.
+
+    A pipe that brings a line now and then is answered line by line, a file is read in large pieces.
+    """
+    descriptor, rest, number, lines = source.fileno(), b"", 0, list[str]()
+    while data := os.read(descriptor, 1 << 16):
+        *whole, rest = (rest + data).split(b"\n")
+        for raw in whole:
+            number += 1
+            lines.append(_text(raw, name, number))
+            if len(lines) == most:
+                yield lines
+                lines = []
+        if lines and not select.select([descriptor], [], [], 0)[0]:
+            yield lines
+            lines = []
+    if rest:
+        lines.append(_text(rest, name, number + 1))
+    if lines:
+        yield lines
+
+
+def _text(raw: bytes, name: str, number: int) -> str:
+    try:
+        return raw.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}:{number}: byte {error.start + 1} is not UTF-8; UTF-8 is expected") from None

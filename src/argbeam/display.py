@@ -1,0 +1,145 @@
+"""What a user sees while and after the command works: progress on stderr, tables on stdout."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from argbeam.run import Notice
+from argbeam.settings import Recipe
+from argbeam.trainer import Event, Progress, Record
+
+# Seconds between two lines of progress where there is no terminal to draw a bar on.
+_LINE_EVERY = 30.0
+
+Show = Callable[[Event | Notice], None]
+
+
+def note(text: str) -> None:
+    """A line for the user that is no result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def training_display(recipe: Recipe, *, updates_before: int = 0, title: str = "") -> Iterator[Show]:
+    """Shows training's events: a bar where stderr is a terminal, lines where it is not.
+
+    `updates_before` is the number of updates of the stages that were finished when training went on.
+    """
+    if sys.stderr.isatty():
+        with _bar(recipe, updates_before, title) as show:
+            yield show
+    else:
+        yield _lines(title)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """A table on stdout; drawn on a terminal, aligned plain text elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        drawn = Table(*headers, title=title or None, title_justify="left")
+        for row in rows:
+            drawn.add_row(*row)
+        Console(markup=False, highlight=False).print(drawn)
+        return
+    if title:
+        print(title)
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    for row in [headers, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def epoch_line(values: dict[str, Any]) -> str:
+    """An epoch's record in a line."""
+    parts = [f"{values['stage']}, epoch {values['epoch'] + 1}", f"loss {values['loss_per_word']:.3f} a word"]
+    if "violations_per_word" in values:
+        parts.append(f"beam {values['beam']}, {values['violations_per_word']:.3f} violations a word")
+    dev = values["dev"]
+    if "value" in dev:
+        parts.append(f"dev {dev['value']:.2f} at beam {dev['test_beam']}")
+    if "perplexity" in dev:
+        parts.append(f"dev perplexity {dev['perplexity']:.2f}")
+    parts.append(f"{values['words_per_second']:,.0f} words/s")
+    return "; ".join(parts) + (" (best)" if values["best"] else "")
+
+
+def stage_line(values: dict[str, Any]) -> str:
+    """A stage's record in a line."""
+    value = "" if values["value"] is None else f", dev {values['keep']} {values['value']:.2f}"
+    return f"{values['stage']}: {values['epochs']} epochs, epoch {values['kept_epoch'] + 1} kept{value}"
+
+
+def _lines(title: str) -> Show:
+    prefix = f"{title}: " if title else ""
+    last = time.monotonic()
+
+    def show(event: Event | Notice) -> None:
+        nonlocal last
+        if isinstance(event, Notice):
+            note(f"{prefix}{event.text}")
+        elif isinstance(event, Record):
+            line = epoch_line if event.values["kind"] == "epoch" else stage_line
+            note(f"{prefix}{line(event.values)}")
+            last = time.monotonic()
+        elif isinstance(event, Progress) and time.monotonic() - last >= _LINE_EVERY:
+            note(f"{prefix}{_progress_line(event)}")
+            last = time.monotonic()
+
+    return show
+
+
+def _progress_line(event: Progress) -> str:
+    parts = [f"{event.stage}, epoch {event.epoch + 1}", f"update {event.update:,}", f"loss {event.loss:.3f} a word"]
+    if event.beam:
+        parts.append(f"beam {event.beam}, {event.violations:.3f} violations a word")
+    parts += [f"{event.words_per_second:,.0f} words/s", f"{_duration(event.seconds_left)} left in the stage"]
+    return "; ".join(parts)
+
+
+@contextmanager
+def _bar(recipe: Recipe, updates_before: int, title: str) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    prefix = f"{title}: " if title else ""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Bars(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task(f"{prefix}{next(iter(recipe.stages))}", total=None, figures="")
+        before = updates_before
+
+        def show(event: Event | Notice) -> None:
+            nonlocal before
+            if isinstance(event, Notice):
+                console.print(f"{prefix}{event.text}")
+            elif isinstance(event, Record) and event.values["kind"] == "epoch":
+                console.print(f"{prefix}{epoch_line(event.values)}")
+            elif isinstance(event, Record):
+                console.print(f"{prefix}{stage_line(event.values)}")
+                before = event.values["update"]
+            elif isinstance(event, Progress):
+                bars.update(
+                    bar,
+                    description=f"{prefix}{event.stage}, epoch {event.epoch + 1}",
+                    total=event.updates,
+                    completed=event.update - before,
+                    figures=_figures(event),
+                )
+
+        yield show
+
+
+def _figures(event: Progress) -> str:
+    search = f"beam {event.beam}  {event.violations:.3f} viol/word  " if event.beam else ""
+    speed = f"{event.words_per_second:,.0f} words/s  {_duration(event.seconds_left)} left"
+    return f"loss {event.loss:.3f}  {search}{speed}"
+
+
+def _duration(seconds: float) -> str:
+    """Minutes and seconds, or hours and minutes: 3:07, 2 h 15."""
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02}" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02}"

@@ -1,0 +1,121 @@
+"""Scoring a run on a split, and testing it against another one. The only place that opens a test split."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from argbeam.config import parse_recipe
+from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.evaluate import Evaluation, evaluate
+from argbeam.losses import make_loss
+from argbeam.metrics import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.records import append_record, write_atomic
+from argbeam.run import Run, choose_device, load
+from argbeam.tasks import TASKS, Parsing
+from argbeam.tasks.contract import Item
+from argbeam.trainer import decode_rules
+
+# What a finished run can still be told: how it is searched, where it runs, where its files are now.
+_OPEN_KEYS = ("decode.", "runtime.", "data.root")
+
+
+def open_run(path: Path, overrides: Sequence[str] = ()) -> Run:
+    """A finished run, searched as its recipe and the overrides say."""
+    for override in overrides:
+        if not override.strip().startswith(_OPEN_KEYS):
+            raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
+    run = load(path, device="cpu")
+    recipe = parse_recipe(run.recipe.model_dump(), overrides, where=str(path))
+    device = choose_device(recipe.runtime.device)
+    task = TASKS[recipe.task.kind].load(recipe, run.task.assets)
+    rule, stop = decode_rules(make_loss(list(recipe.stages.values())[-1].loss, task), recipe.decode)
+    return replace(
+        run, recipe=recipe, task=task, model=run.model.to(device), rule=rule, stop=stop, device=device
+    )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A split at one beam: the record with the signature, and per sentence what tests of significance need."""
+
+    record: dict[str, Any]
+    evaluation: Evaluation
+    texts: list[str]
+    items: list[Item]
+
+
+def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
+    """Decode and score a split at each beam; predictions and the record go into the run's folder."""
+    items = run.task.read(split).items
+    for beam in beams:
+        found = evaluate(run.decoder(), items, beam=beam)
+        texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
+        record = run.signature(split=split, beam=beam, evaluation=found)
+        _write(run, split, beam, texts, record)
+        yield Scored(record, found, texts, items)
+
+
+def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any]:
+    """Paired bootstrap tests of `ours` against `theirs`, one for each score that can be tested."""
+    if ours.record["metric"] != theirs.record["metric"]:
+        raise ArgbeamError(
+            f"{run.path} and {other.path}: scored by {ours.record['metric']} and {theirs.record['metric']}; "
+            "only numbers of one metric can be compared"
+        )
+    if [_reference(item) for item in ours.items] != [_reference(item) for item in theirs.items]:
+        raise DataError(f"{run.path} and {other.path}: scored on other sentences; the same ones are needed")
+    if isinstance(run.task, Parsing) and isinstance(other.task, Parsing):
+        counts = [
+            one.task.counts(scored.items, scored.evaluation.outputs)
+            for one, scored in ((run, ours), (other, theirs))
+            if isinstance(one.task, Parsing)
+        ]
+        tests = {
+            name: paired_bootstrap_attachment(
+                *counts, labelled=name == "las", punctuation=run.task.punctuation
+            )
+            for name in ("uas", "las")
+        }
+    else:
+        references = [item.reference for item in ours.items]
+        tokenize = _tokenize(ours.record["metric"])
+        tests = {"bleu": paired_bootstrap_bleu(ours.texts, theirs.texts, references, tokenize=tokenize)}
+    return {
+        "run": str(other.path),
+        "system": theirs.record["system"],
+        "scores": theirs.record["scores"],
+        "p_values": {name: test.p_value for name, test in tests.items()},
+        "tests": {name: test.signature for name, test in tests.items()},
+    }
+
+
+def parse_beams(text: str) -> list[int]:
+    """`1,5,10` as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ConfigError(f"--beam {text}: accepted: whole numbers from 1 on, such as 1,5,10")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
+    folder = run.path if run.path.is_dir() else run.path.parents[1]  # a checkpoint lies two folders down
+    predictions = folder / "predictions"
+    try:
+        predictions.mkdir(exist_ok=True)
+        write_atomic(predictions / f"{split}.beam{beam}.txt", "".join(f"{text}\n" for text in texts).encode())
+        append_record(folder / "evaluations.jsonl", record)
+    except OSError as error:
+        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None
+
+
+def _reference(item: Item) -> tuple[object, ...]:
+    return (item.reference, item.tree and (item.tree.words, item.tree.heads, item.tree.labels))
+
+
+def _tokenize(signature: str) -> str:
+    """The tokenizer that a BLEU signature names: `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|...`."""
+    found = re.search(r"\btok:([^|]+)", signature)
+    assert found is not None, f"no tokenizer in {signature}"
+    return found[1]

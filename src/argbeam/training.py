@@ -1,0 +1,93 @@
+"""Training as the command does it: shown, stopped by signals, and written to TensorBoard where the recipe says so."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from argbeam.display import Show, note, training_display
+from argbeam.records import read_records
+from argbeam.run import train
+from argbeam.settings import Recipe
+from argbeam.trainer import Record, Saved
+
+
+@dataclass
+class Outcome:
+    """How training ended: the records of its stages, and the signal that stopped it (0: it is finished)."""
+
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    signal: int = 0
+
+
+def train_run(recipe: Recipe, folder: Path, *, title: str = "") -> Outcome:
+    """Train or go on; SIGINT and SIGTERM end it after the update at hand, with everything saved."""
+    outcome, finished = Outcome(), True
+    before = _updates_before(folder)
+    with (
+        _stop_on_signal() as asked,
+        training_display(recipe, updates_before=before, title=title) as show,
+        _tensorboard(recipe, folder) as curves,
+    ):
+        for event in train(recipe, folder, stop_asked=lambda: bool(asked)):
+            show(event)
+            curves(event)
+            if isinstance(event, Saved):
+                finished = event.position.stage == len(recipe.stages)
+        if asked and not finished:
+            outcome.signal = asked[0]
+    outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r["kind"] == "stage"]
+    return outcome
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[list[int]]:
+    """The signals that came. The first asks for a stop, the second stops at once as it would without us."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        note("argbeam: stopping after this update; a second signal stops at once")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _updates_before(folder: Path) -> int:
+    """The updates of the stages that an earlier process finished."""
+    path = folder / "records.jsonl"
+    records = read_records(path).records if path.exists() else []
+    return max((record["update"] for record in records if record["kind"] == "stage"), default=0)
+
+
+@contextmanager
+def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
+    """Writes the numbers of every epoch's record to RUN/tensorboard, if the recipe asks for it."""
+    if not recipe.runtime.tensorboard:
+        yield lambda event: None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def write(event: object) -> None:
+        if isinstance(event, Record) and event.values["kind"] == "epoch":
+            figures = {k: v for k, v in event.values.items() if k not in ("epoch", "update")}
+            figures |= {f"dev_{name}": value for name, value in event.values["dev"].items()}
+            for name, value in figures.items():
+                if type(value) in (int, float):
+                    writer.add_scalar(name, value, event.values["update"])  # type: ignore[no-untyped-call]
+
+    try:
+        yield write
+    finally:
+        writer.close()  # type: ignore[no-untyped-call]

@@ -1,0 +1,106 @@
+"""Selecting and mixing rows of states, and the noise drawn for sentences."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.state import Noise, State
+
+
+def state_of(rows: list[list[int]], *, time: int = 0) -> State:
+    table_N2 = torch.tensor(rows)
+    return State({"memory": torch.arange(2)}, {"a": table_N2, "b": table_N2[:, 0]}, time)
+
+
+def test_select_lists_rows_and_leaves_the_sentence_part_alone() -> None:
+    """Rows 2, 0, 0 of three."""
+    state = state_of([[1, 2], [3, 4], [5, 6]], time=7)
+    chosen = state.select(torch.tensor([2, 0, 0]))
+    assert chosen.hypothesis["a"].tolist() == [[5, 6], [1, 2], [1, 2]]
+    assert chosen.hypothesis["b"].tolist() == [5, 1, 1]
+    assert chosen.sentence is state.sentence
+    assert chosen.time == 7
+    assert state.hypothesis["b"].tolist() == [1, 3, 5]
+
+
+def test_where_takes_rows_of_the_first_state_where_the_mask_is_true() -> None:
+    mixed = State.where(torch.tensor([True, False]), state_of([[1, 2], [3, 4]]), state_of([[5, 6], [7, 8]]))
+    assert mixed.hypothesis["a"].tolist() == [[1, 2], [7, 8]]
+    assert mixed.hypothesis["b"].tolist() == [1, 7]
+
+
+def mask(
+    sentences: list[int],
+    *,
+    seed: int = 3,
+    update: int = 0,
+    site: int = 1,
+    steps: int = 4,
+    width: int = 64,
+    rate: float = 0.3,
+) -> torch.Tensor:
+    noise = Noise(seed, torch.tensor(update), torch.tensor(sentences))
+    return noise.mask(site, steps=steps, width=width, rate=rate, dtype=torch.float64)
+
+
+@given(
+    sentences=st.lists(st.integers(0, 10**6), min_size=1, max_size=5, unique=True),
+    steps=st.integers(1, 6),
+    more=st.integers(0, 4),
+    data=st.data(),
+)
+@settings(max_examples=50)
+def test_a_sentences_masks_do_not_depend_on_neighbours_order_or_padding(
+    sentences: list[int], steps: int, more: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(sentences))
+    together_BTH = mask([*order, *[0] * more], steps=steps + more)
+    for place, sentence in enumerate(order):
+        alone_1TH = mask([sentence], steps=steps)
+        assert torch.equal(together_BTH[place, :steps], alone_1TH[0])
+
+
+def test_masks_differ_between_seeds_updates_sentences_sites_and_steps() -> None:
+    """Every combination of neighbouring numbers has masks of its own: of 64 units no two rows agree by chance.
+
+    A key that adds up its parts would give sentence 1 at site 2 the masks of sentence 2 at site 1.
+    """
+    rows = []
+    for seed, update, site in itertools.product((0, 1), (0, 1, 2), (0x10, 0x11, 0x20, 0x21)):
+        drawn_BTH = mask([0, 1, 2, 15, 16, 17, 256, 257], seed=seed, update=update, site=site)
+        rows += [tuple(row) for row in (drawn_BTH > 0).flatten(0, 1).tolist()]
+    assert len(rows) == 2 * 3 * 4 * 8 * 4
+    assert len(set(rows)) == len(rows)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.3, 0.5])
+def test_masks_are_0_or_the_inverse_of_what_is_kept_with_mean_1(rate: float) -> None:
+    """With n draws the mean's standard deviation is sqrt(rate / (1 - rate) / n); five of them bound the error.
+
+    The same bound holds for each of 64 units over sentences and steps, so that no unit is favoured.
+    """
+    drawn = mask(list(range(500)), steps=10, rate=rate)
+    kept = drawn > 0
+    assert torch.equal(drawn, kept.double() / (1 - rate))
+    variance = rate / (1 - rate)
+    assert abs(drawn.mean().item() - 1) <= 5 * (variance / drawn.numel()) ** 0.5 + 1e-12
+    by_unit_H = drawn.mean((0, 1))
+    assert (by_unit_H - 1).abs().max().item() <= 5 * (variance / 5000) ** 0.5 + 1e-12
+
+
+def test_masks_of_neighbours_are_uncorrelated() -> None:
+    """Products of centred masks of different sentences, steps and units: means within five deviations of 0."""
+    drawn_BTH = mask(list(range(400)), steps=8, rate=0.5) - 1
+    for one, other in [
+        (drawn_BTH[1:], drawn_BTH[:-1]),
+        (drawn_BTH[:, 1:], drawn_BTH[:, :-1]),
+        (drawn_BTH[..., 1:], drawn_BTH[..., :-1]),
+    ]:
+        assert abs((one * other).mean().item()) <= 5 / one.numel() ** 0.5
+
+
+def test_the_same_numbers_give_the_same_masks() -> None:
+    assert torch.equal(mask([5, 9], update=4), mask([5, 9], update=4))
