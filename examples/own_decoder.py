@@ -11,7 +11,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from argbeam import Adagrad, Batch, Bso, CrossEntropy, Example, Noise, Permutation, State, beam_search, make_batch
+from argbeam import (
+    Adagrad,
+    Batch,
+    Bso,
+    CrossEntropy,
+    Example,
+    Model,
+    Noise,
+    Permutation,
+    State,
+    beam_search,
+    make_batch,
+)
 from argbeam.losses.contract import Loss
 
 
@@ -45,17 +57,15 @@ class GruSeq2Seq(nn.Module):
         return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
 
 
-def train(model: nn.Module, loss: Loss, data: Sequence[Example], *, epochs: int, rate: float) -> None:
+def train(model: Model, loss: Loss, data: Sequence[Example], optimizer: Adagrad, *, epochs: int) -> None:
     """Batches of 64, in another order every epoch."""
-    parameters = list(model.parameters())
-    optimizer = Adagrad({"all": parameters}, rates={"all": rate}, max_norm=5.0)
     for epoch in range(epochs):
         step = loss.at(epoch)  # BSO's beam grows with the epochs
         shuffled = random.Random(epoch).sample(data, k=len(data))
         for start in range(0, len(shuffled), 64):
             out = step(model, make_batch(shuffled[start : start + 64]), None)
             total = out.total if out.count is None else out.total / out.count
-            optimizer.step(torch.autograd.grad(total, parameters))
+            optimizer.step(torch.autograd.grad(total, optimizer.parameters))
 
 
 def letters_in_order(number: int, *, seed: int) -> list[Example]:
@@ -65,7 +75,7 @@ def letters_in_order(number: int, *, seed: int) -> list[Example]:
     return [Example(source, tuple(sorted(source)), i) for i, source in enumerate(sources)]
 
 
-def exact_match(model: nn.Module, loss: Loss, data: Sequence[Example], *, beam_size: int) -> float:
+def exact_match(model: Model, loss: Loss, data: Sequence[Example], *, beam_size: int) -> float:
     """Decode, ranking prefixes as the loss did, and compare with gold."""
     batch = make_batch(data)
     found = beam_search(
@@ -86,11 +96,13 @@ def main() -> dict[str, dict[int, float]]:
     data, held_out = letters_in_order(1500, seed=1), letters_in_order(500, seed=2)
     model = GruSeq2Seq(vocabulary=24, hidden=48)
     results = {}
-    for name, loss, epochs in (
-        ("cross-entropy", CrossEntropy(), 8),
-        ("BSO", Bso(Permutation(), train_beam=6, epochs_per_beam=1, open_length=False), 8),
-    ):
-        train(model, loss, data, epochs=epochs, rate=0.05)
+    losses: dict[str, Loss] = {
+        "cross-entropy": CrossEntropy(),
+        "BSO": Bso(Permutation(), train_beam=6, epochs_per_beam=1, open_length=False),
+    }
+    for name, loss in losses.items():
+        optimizer = Adagrad({"all": list(model.parameters())}, rates={"all": 0.05}, max_norm=5.0)
+        train(model, loss, data, optimizer, epochs=8)
         results[name] = {beam: exact_match(model, loss, held_out, beam_size=beam) for beam in (1, 5)}
         print(f"{name:13}  beam 1: {results[name][1]:.1%}  beam 5: {results[name][5]:.1%}")
     return results

@@ -133,9 +133,7 @@ def last_score(model: ToyModel, sentence: int) -> Rank:
 
 def score_sum(model: ToyModel, sentence: int) -> Rank:
     """The sum of the words' scores."""
-    return lambda prefix: math.fsum(
-        model.score_of(sentence, prefix[:t], prefix[t]) for t in range(len(prefix))
-    )
+    return lambda prefix: math.fsum(model.score_of(sentence, prefix[:t], prefix[t]) for t in range(len(prefix)))
 
 
 def logprob_sum(model: ToyModel, sentence: int) -> Rank:
@@ -200,9 +198,7 @@ def brute_force_beam(successors: Next, rank: Rank, *, beam: int, length: int, n_
     return BruteForce(alive[:n_best], [not dead] * len(alive[:n_best]), beams, dead)
 
 
-def brute_force_stop_top(
-    successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1
-) -> BruteForce:
+def brute_force_stop_top(successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
     """A beam search that ends when its top-ranked prefix has ended (n times for the n best)."""
     alive: list[Words] = [()]
     beams: list[list[Words]] = []

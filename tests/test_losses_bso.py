@@ -199,7 +199,7 @@ def bso_step(task: Task, beam: int, *, cost: Cost = zero_one, margin: float = 1.
 
 @pytest.mark.parametrize("task_name", TASKS)
 @pytest.mark.parametrize("model_name", MODELS)
-@settings(max_examples=10)
+@settings(max_examples=14)
 @given(data=st.data())
 def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
     model_name: str, task_name: str, data: st.DataObject

@@ -15,6 +15,7 @@ from argbeam.successors import Permutation, ShiftReduce, Unconstrained
 from argbeam.vocabulary import EOS
 from oracles import (
     BruteForce,
+    ToyModel,
     Words,
     brute_force_beam,
     brute_force_stop_best,
@@ -23,6 +24,7 @@ from oracles import (
     example_of,
     greedy,
     logprob_sum,
+    unconstrained,
 )
 from toy_cases import (
     Case,
@@ -43,12 +45,8 @@ def check(case: Case, rule: ScoreRule, result: SearchResult, expected: list[Brut
         rank = case.rank(rule, b)
         assert sequences(result, b) == truth.sequences
         found = len(truth.sequences)
-        assert result.rank_BN[b, :found].tolist() == pytest.approx(
-            [rank(s) for s in truth.sequences], abs=1e-9
-        )
-        assert result.finished_BN[b].tolist() == truth.finished + [False] * (
-            result.finished_BN.shape[1] - found
-        )
+        assert result.rank_BN[b, :found].tolist() == pytest.approx([rank(s) for s in truth.sequences], abs=1e-9)
+        assert result.finished_BN[b].tolist() == truth.finished + [False] * (result.finished_BN.shape[1] - found)
         assert bool(result.dead_B[b]) == truth.dead
         for searched, kept in zip(beams_of(result, b), truth.beams, strict=False):
             assert [prefix for prefix, _ in searched] == kept
@@ -69,9 +67,7 @@ def test_a_beam_as_wide_as_the_space_is_enumeration_at_fixed_length(case: Case, 
 
 @given(case=open_cases, rule=rules, n_best=st.integers(1, 4))
 @settings(max_examples=60)
-def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_best(
-    case: Case, rule: ScoreRule, n_best: int
-) -> None:
+def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_best(case: Case, rule: ScoreRule, n_best: int) -> None:
     result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopBest(), n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
         everything = enumerate_sequences(successors, length=case.lengths[b], end=EOS)
@@ -110,16 +106,12 @@ def test_beam_1_is_the_greedy_loop_at_fixed_length(case: Case, rule: ScoreRule) 
 def test_beam_1_is_the_greedy_loop_at_open_length(case: Case, rule: ScoreRule, stop: Stop) -> None:
     result = case.search(beam=1, rule=rule, stop=stop)
     for b, successors in enumerate(case.by_sentence):
-        assert sequences(result, b) == [
-            greedy(successors, case.rank(rule, b), length=case.lengths[b], end=EOS)
-        ]
+        assert sequences(result, b) == [greedy(successors, case.rank(rule, b), length=case.lengths[b], end=EOS)]
 
 
 @given(case=fixed_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 6))
 @settings(max_examples=100)
-def test_a_search_of_fixed_length_is_the_search_over_lists(
-    case: Case, rule: ScoreRule, beam: int, n_best: int
-) -> None:
+def test_a_search_of_fixed_length_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
     result = case.search(beam=beam, rule=rule, n_best=n_best)
     expected = [
         brute_force_beam(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
@@ -130,9 +122,7 @@ def test_a_search_of_fixed_length_is_the_search_over_lists(
 
 @given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
 @settings(max_examples=100)
-def test_a_search_under_stop_top_is_the_search_over_lists(
-    case: Case, rule: ScoreRule, beam: int, n_best: int
-) -> None:
+def test_a_search_under_stop_top_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
     result = case.search(beam=beam, rule=rule, stop=StopTop(), n_best=n_best)
     expected = [
         brute_force_stop_top(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
@@ -143,9 +133,7 @@ def test_a_search_under_stop_top_is_the_search_over_lists(
 
 @given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
 @settings(max_examples=100)
-def test_a_search_under_stop_best_is_the_search_over_lists(
-    case: Case, rule: ScoreRule, beam: int, n_best: int
-) -> None:
+def test_a_search_under_stop_best_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
     """The loops run to the limit: that log-probabilities stop earlier must not show."""
     result = case.search(beam=beam, rule=rule, stop=StopBest(), n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
@@ -172,6 +160,21 @@ def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_li
             successors, rank, beam=beam, length=case.lengths[b], n_best=n_best, length_power=power
         )
         assert sequences(result, b) == truth.sequences
+
+
+@pytest.mark.parametrize("stop", [StopTop(), StopBest()])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_search_that_ends_long_before_its_limit_finds_what_the_loops_find(stop: Stop, seed: int) -> None:
+    """Log-probabilities of three words with a limit of 40: all sentences are over early, and no step more is run."""
+    loops = [unconstrained(5, end_symbol=True)] * 3
+    case = Case(ToyModel(5, seed=seed, scale=2.0), [0, 1, 2], [[4]] * 3, [40] * 3, loops, Unconstrained(5, True))
+    result = case.search(beam=3, rule=LogprobSum(), stop=stop)
+    search_lists = brute_force_stop_top if stop == StopTop() else brute_force_stop_best
+    for b, successors in enumerate(loops):
+        truth = search_lists(successors, logprob_sum(case.model, b), beam=3, length=40)
+        assert sequences(result, b) == truth.sequences
+        assert result.finished_BN[b].tolist() == [True]
+    assert result.beams.tokens_TBJ.shape[0] < 40
 
 
 @given(case=constrained_cases, rule=rules, beam=st.integers(1, 8))
@@ -204,8 +207,7 @@ def test_training_search_without_violations_is_the_decoding_search(
     assert trained.violations is not None
     assert not trained.violations.violation_BT.any()
     kept_TBK = [
-        tensor[:, :, :beam]
-        for tensor in (trained.beams.tokens_TBJ, trained.beams.parents_TBJ, trained.beams.ranks_TBJ)
+        tensor[:, :, :beam] for tensor in (trained.beams.tokens_TBJ, trained.beams.parents_TBJ, trained.beams.ranks_TBJ)
     ]
     for b, length in enumerate(case.lengths):
         ended_T = decoded.beams.tokens_TBJ[:, b, 0] == EOS

@@ -112,9 +112,7 @@ def unconstrained_cases(draw: st.DrawFn, *, end_symbol: bool) -> Case:
     vocabulary, longest = draw(st.sampled_from(SMALL_SPACES))
     lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=4))
     numbers = draw(st.lists(st.integers(0, 10**6), min_size=len(lengths), max_size=len(lengths), unique=True))
-    model = ToyModel(
-        vocabulary, seed=draw(st.integers(0, 1000)), scale=draw(st.sampled_from([0.5, 2.0, 5.0]))
-    )
+    model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=draw(st.sampled_from([0.5, 2.0, 5.0])))
     loops = [unconstrained(vocabulary, end_symbol=end_symbol)] * len(lengths)
     sources = [[4]] * len(lengths)
     return Case(model, numbers, sources, lengths, loops, Unconstrained(vocabulary, end_symbol))
@@ -123,9 +121,7 @@ def unconstrained_cases(draw: st.DrawFn, *, end_symbol: bool) -> Case:
 @st.composite
 def permutation_cases(draw: st.DrawFn) -> Case:
     vocabulary = draw(st.integers(5, 8))
-    sources = draw(
-        st.lists(st.lists(st.integers(4, vocabulary - 1), min_size=1, max_size=5), min_size=1, max_size=4)
-    )
+    sources = draw(st.lists(st.lists(st.integers(4, vocabulary - 1), min_size=1, max_size=5), min_size=1, max_size=4))
     model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=2.0)
     lengths = [len(source) for source in sources]
     loops = [permutation(source) for source in sources]

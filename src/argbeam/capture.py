@@ -6,7 +6,7 @@ encoder, search, replay, backward, clipping and update can be recorded once and 
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -107,7 +107,7 @@ class Recorder(Protocol):
 
     def graph(self) -> Graph: ...
 
-    def record(self, graph: Graph) -> "contextmanager[None]": ...  # type: ignore[type-arg]
+    def record(self, graph: Graph) -> AbstractContextManager[None]: ...
 
 
 class CudaRecorder:

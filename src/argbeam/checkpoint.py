@@ -44,9 +44,7 @@ class Found:
     rejected: list[str]
 
 
-def save(
-    folder: Path, position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, keep: int = 2
-) -> Path:
+def save(folder: Path, position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, keep: int = 2) -> Path:
     """Write a checkpoint, and once it is on the disk drop all but the `keep` newest ones up to it.
 
     A folder holds one history: a good checkpoint of a later position is an error, and nothing is written.
@@ -157,9 +155,7 @@ def _check_plain(value: Any, where: str) -> None:
         for index, inner in enumerate(value):
             _check_plain(inner, f"{where}[{index}]")
     elif value is not None and type(value) not in (bool, int, float, str):
-        raise TypeError(
-            f"{where} is a {type(value).__name__}; accepted: str, int, float, bool, None, list, dict"
-        )
+        raise TypeError(f"{where} is a {type(value).__name__}; accepted: str, int, float, bool, None, list, dict")
 
 
 def _serialise(position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
@@ -198,9 +194,7 @@ def _read_marks(data: bytes, path: Path) -> dict[str, str]:
     except KeyError:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of argbeam") from None
     except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
-        raise CheckpointError(
-            f"{path}: not a safetensors file, or altered; a checkpoint is expected"
-        ) from None
+        raise CheckpointError(f"{path}: not a safetensors file, or altered; a checkpoint is expected") from None
     if version != FORMAT:
         raise CheckpointError(f"{path}: format {version}; this argbeam reads format {FORMAT}")
     if len(data) < end:

@@ -8,14 +8,11 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, BinaryIO, NoReturn, TextIO
 
 import typer
 
 from argbeam.errors import ArgbeamError
-
-if TYPE_CHECKING:
-    from argbeam.scoring import Scored
 
 app = typer.Typer(
     name="argbeam",
@@ -56,7 +53,9 @@ def demo(
     """Train seq2seq, BSO and ConBSO on a generated corpus, compare them, and write a report. Takes minutes."""
     from argbeam.demo import run_demo
 
-    run_demo(out, seed=seed, as_json=as_json)
+    signal = run_demo(out, seed=seed, as_json=as_json)
+    if signal:
+        _stopped(["demo", "--out", str(out), "--seed", str(seed)], signal)
 
 
 @app.command()
@@ -75,11 +74,10 @@ def train(
     overrides = [*(sets or []), *([f"data.root={json.dumps(data)}"] if data else [])]
     outcome = train_run(load_recipe(find_recipe(recipe), overrides), out)
     if outcome.signal:
-        again = ["argbeam", "train", recipe, "--out", str(out)]
+        again = ["train", recipe, "--out", str(out)]
         again += [part for override in sets or [] for part in ("--set", override)]
         again += ["--data", data] if data else []
-        print(f"argbeam: stopped and saved; to go on: {shlex.join(again)}", file=sys.stderr)
-        raise typer.Exit(128 + outcome.signal)
+        _stopped(again, outcome.signal)
     for values in outcome.stages:
         print(f"{out}: {stage_line(values)}")
 
@@ -163,8 +161,8 @@ def report(
 @app.command()
 def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print this recipe.")] = "") -> None:
     """List the shipped recipes, or print one."""
-    from argbeam.display import table
     from argbeam.shipped import find_recipe, purpose, shipped_recipes
+    from argbeam.tables import table
 
     if name:
         sys.stdout.write(find_recipe(name).read_text(encoding="utf-8"))
@@ -176,14 +174,21 @@ def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print th
 def settings() -> None:
     """List every setting: its key, what is accepted, its default and its meaning."""
     from argbeam.config import describe
-    from argbeam.display import table
+    from argbeam.tables import table
 
     table(("key", "accepted", "default", "meaning"), describe())
 
 
+def _stopped(again: list[str], signal: int) -> NoReturn:
+    """Say how to go on, and exit as a shell reports a signal: 130 for SIGINT, 143 for SIGTERM."""
+    print(f"argbeam: stopped and saved; to go on: {shlex.join(['argbeam', *again])}", file=sys.stderr)
+    raise typer.Exit(128 + signal)
+
+
 def _show_scores(results: list[dict[str, Any]]) -> None:
     """A row per beam, the signature below."""
-    from argbeam.display import table
+    from argbeam.scoring import signature_line
+    from argbeam.tables import table
 
     first = results[0]
     tests = list(first["against"]["p_values"]) if "against" in first else []

@@ -30,9 +30,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return parse_recipe(_parse_toml(text, str(path)), overrides, where=str(path))
 
 
-def parse_recipe(
-    mapping: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe"
-) -> Recipe:
+def parse_recipe(mapping: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
     """The recipe in a mapping such as tomllib returns; `where` starts the error messages."""
     parsed = [_parse_override(override) for override in overrides]
     merged = dict(mapping)
@@ -104,11 +102,7 @@ def _describe(model: type[BaseModel], prefix: str, hidden: str = "") -> Iterator
         elif _is_model(annotation):
             yield from _describe(annotation, f"{key}.")
         else:
-            default = (
-                "required"
-                if field.is_required()
-                else json.dumps(field.get_default(call_default_factory=True))
-            )
+            default = "required" if field.is_required() else json.dumps(field.get_default(call_default_factory=True))
             yield Setting(key, _accepted(annotation, field), default, field.description or "")
 
 
@@ -161,14 +155,10 @@ def _put(table: dict[str, Any], override: _Override, keys: tuple[str, ...]) -> d
     above = override.keys[: len(override.keys) - len(rest)]
     inner = table.get(head, {})
     if not isinstance(inner, dict):
-        raise ConfigError(
-            f"--set {_clipped(override.text)}: {_dotted(above)} is {_kind_of(inner)}, accepted: a table"
-        )
+        raise ConfigError(f"--set {_clipped(override.text)}: {_dotted(above)} is {_kind_of(inner)}, accepted: a table")
     # An unknown stage is a slip far more often than a whole stage given key by key.
     if len(above) == 2 and above[0] == "stages" and head not in table:
-        raise ConfigError(
-            f"--set {_clipped(override.text)}: unknown key {_dotted(above)}{_hint(head, list(table))}"
-        )
+        raise ConfigError(f"--set {_clipped(override.text)}: unknown key {_dotted(above)}{_hint(head, list(table))}")
     return {**table, head: _put(inner, override, tuple(rest))}
 
 
@@ -267,9 +257,7 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 def _is_model(annotation: Any) -> bool:
-    return (
-        isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel)
-    )
+    return isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel)
 
 
 def _accepted(annotation: Any, field: FieldInfo | None) -> str:

@@ -1,7 +1,7 @@
 """Examples as numbers, and batches of few, fixed shapes whose order is fixed by seed and epoch."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -22,7 +22,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences padded to one shape. A padding row (to fill up the batch) has target length 0 and counts for nothing."""
+    """Sentences padded to one shape. A padding row, to fill a batch up, has target length 0 and counts for nothing."""
 
     source_BS: Int[Tensor, "B S"]
     source_length_B: Int[Tensor, " B"]
@@ -33,7 +33,7 @@ class Batch:
     @property
     def shape(self) -> tuple[int, int, int]:
         """B, S and T: all that fixes the shapes of a training step besides the loss."""
-        return (*self.source_BS.shape, self.target_BT.shape[1])  # type: ignore[return-value]
+        return (*self.source_BS.shape, self.target_BT.shape[1])
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(**{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
@@ -52,9 +52,7 @@ class Batch:
             getattr(self, f.name).copy_(getattr(other, f.name), non_blocking=True)
 
 
-def make_batch(
-    examples: Sequence[Example], *, source_length: int = 0, target_length: int = 0, size: int = 0
-) -> Batch:
+def make_batch(examples: Sequence[Example], *, source_length: int = 0, target_length: int = 0, size: int = 0) -> Batch:
     """Pad examples into one batch, at least as large as the lengths and the size given."""
     rows = max(size, len(examples))
     source_length = max([source_length, 1, *(len(e.source) for e in examples)])
@@ -75,7 +73,7 @@ class BatchPlan:
     """Which examples go together, in which order: a pure function of the corpus, the seed and the epoch.
 
     Examples are sorted by their rounded lengths, ties in an order that changes with the epoch, and cut into batches of
-    `size`. The multiset of shapes is therefore the same in every epoch, few shapes occur, and only one batch is not full.
+    `size`. The multiset of shapes is the same in every epoch, few shapes occur, and one batch at most is not full.
     """
 
     examples: Sequence[Example]
@@ -95,9 +93,9 @@ class BatchPlan:
             rng.shuffle(batches)
         return batches
 
-    def batch(self, numbers: Sequence[int]) -> Batch:
-        """The batch of these examples, at their rounded shape."""
-        chosen = [self.examples[i] for i in numbers]
+    def batch(self, numbers: Sequence[int], view: Callable[[Example], Example] = lambda example: example) -> Batch:
+        """The batch of these examples, at their rounded shape; `view` may change words, but no length."""
+        chosen = [view(self.examples[i]) for i in numbers]
         rounded = [self._rounded(e) for e in chosen]
         return make_batch(
             chosen,

@@ -47,7 +47,7 @@ def decode_stream(
         for line, item, decoded in zip(chunk, items, found, strict=False):
             counts.lines += 1
             counts.dead += decoded.dead
-            counts.unfinished += not (decoded.hypotheses and decoded.hypotheses[0].finished)
+            counts.unfinished += not decoded.dead and not decoded.hypotheses[0].finished
             for written in _written(run, line, item, decoded, counts.lines, request):
                 out.write(written + "\n")
             if trace is not None:
@@ -70,9 +70,7 @@ def _items(run: Run, chunk: list[str], name: str, before: int) -> tuple[list[Ite
     return items, None
 
 
-def _written(
-    run: Run, line: str, item: Item, decoded: Decoded, number: int, request: Request
-) -> Iterator[str]:
+def _written(run: Run, line: str, item: Item, decoded: Decoded, number: int, request: Request) -> Iterator[str]:
     texts = [run.task.text(item, hypothesis.tokens) for hypothesis in decoded.hypotheses]
     if request.as_json:
         outputs = [

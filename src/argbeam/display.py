@@ -1,8 +1,8 @@
-"""What a user sees while and after the command works: progress on stderr, tables on stdout."""
+"""What a user sees while training goes on, all of it on stderr."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,24 +32,6 @@ def training_display(recipe: Recipe, *, updates_before: int = 0, title: str = ""
             yield show
     else:
         yield _lines(title)
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
-    """A table on stdout; drawn on a terminal, aligned plain text elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        drawn = Table(*headers, title=title or None, title_justify="left")
-        for row in rows:
-            drawn.add_row(*row)
-        Console(markup=False, highlight=False).print(drawn)
-        return
-    if title:
-        print(title)
-    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
-    for row in [headers, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def epoch_line(values: dict[str, Any]) -> str:

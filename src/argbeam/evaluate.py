@@ -49,9 +49,7 @@ class Decoder:
     device: torch.device
     batch: int
 
-    def decode(
-        self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False
-    ) -> Iterator[Decoded]:
+    def decode(self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False) -> Iterator[Decoded]:
         """Decode in input order. Sentences are sorted by length within a window, so any length of input will do."""
         stream = iter(items)
         while window := list(islice(stream, _WINDOW)):
@@ -96,7 +94,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A split decoded and scored. `unfinished` outputs met the length limit, `dead` ones had no valid successor left."""
+    """A split decoded and scored. `unfinished` outputs met the length limit, `dead` ones had no valid successor."""
 
     score: Score
     outputs: list[tuple[int, ...]]
@@ -120,7 +118,7 @@ def evaluate(decoder: Decoder, items: Sequence[Item], *, beam: int) -> Evaluatio
 
 
 def perplexity(model: Model, examples: Sequence[Example], *, batch: int, device: torch.device) -> float:
-    """Of the gold words given the gold history, end symbols included; sentences without a gold sequence do not count."""
+    """Of the gold words given the gold history, end symbols included; sentences without gold do not count."""
     with_gold = [example for example in examples if example.target]
     loss, words = 0.0, 0.0
     for numbers in in_order_of_length(with_gold, size=batch):

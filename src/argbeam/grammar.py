@@ -100,9 +100,7 @@ def plan(words: Lexicon, draw: Draw) -> Plan:
     return Plan(first, second, int(draw() < 0.3), question)
 
 
-def _clause(
-    words: Lexicon, draw: Draw, depth: int, gap: Gap = Gap.NONE, head: NounPhrase | None = None
-) -> Clause:
+def _clause(words: Lexicon, draw: Draw, depth: int, gap: Gap = Gap.NONE, head: NounPhrase | None = None) -> Clause:
     """A clause at `depth`; in a relative clause `head` is the noun phrase outside that fills the gap."""
     verb = words.verbs[_frame(draw, depth, gap)].pick(draw())
     transitive = verb.frame is Frame.TRANSITIVE or verb.frame is Frame.PARTICLE
@@ -167,9 +165,7 @@ def _noun_phrase(words: Lexicon, draw: Draw, depth: int, group: int, *, pronoun:
         gap = Gap.OBJECT if draw() < 0.4 else Gap.SUBJECT
         return _extend(head, relative=_clause(words, draw, depth + 1, gap, head))
     if uniform < 0.26 and depth < DEEPEST:
-        return _extend(
-            head, modifier=_prepositional_phrase(words, draw, DEEPEST, words.prepositions.pick(draw()))
-        )
+        return _extend(head, modifier=_prepositional_phrase(words, draw, DEEPEST, words.prepositions.pick(draw())))
     if uniform < 0.32:
         return _extend(head, second=_bare_phrase(words, draw, group), conjunction=int(draw() < 0.3))
     return head
@@ -215,6 +211,4 @@ def _prepositional_phrase(words: Lexicon, draw: Draw, depth: int, preposition: i
     """A preposition mostly takes nouns of one group."""
     assert preposition < len(PREPOSITIONS)
     group = preposition % GROUPS if draw() < 0.75 else int(draw() * GROUPS)
-    return PrepositionalPhrase(
-        preposition, _noun_phrase(words, draw, min(depth + 1, DEEPEST), group, pronoun=0.0)
-    )
+    return PrepositionalPhrase(preposition, _noun_phrase(words, draw, min(depth + 1, DEEPEST), group, pronoun=0.0))

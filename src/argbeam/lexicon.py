@@ -142,9 +142,7 @@ def lexicon(types: int) -> Lexicon:
     adverb_list = [Adverb(next(stems) + "ul", _senses("adverb", rank, second)) for rank in range(adverbs)]
     return Lexicon(
         nouns=tuple(Pool([noun for noun in noun_list if noun.group == group]) for group in range(GROUPS)),
-        adjectives=tuple(
-            Pool([word for word in adjective_list if word.group == group]) for group in range(GROUPS)
-        ),
+        adjectives=tuple(Pool([word for word in adjective_list if word.group == group]) for group in range(GROUPS)),
         verbs={frame: Pool([verb for verb in verb_list if verb.frame is frame]) for frame in Frame},
         time_adverbs=Pool(adverb_list[0::2]),
         manner_adverbs=Pool(adverb_list[1::2]),

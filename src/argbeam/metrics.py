@@ -243,9 +243,7 @@ def _bleu(tokenize: str) -> "BLEU":
     from sacrebleu.metrics.bleu import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
-        raise ConfigError(
-            f"BLEU: unknown tokenize {tokenize!r}; accepted: {', '.join(sorted(BLEU.TOKENIZERS))}"
-        )
+        raise ConfigError(f"BLEU: unknown tokenize {tokenize!r}; accepted: {', '.join(sorted(BLEU.TOKENIZERS))}")
     # force: a tokenised corpus ends its sentences in " ." and is no mistake to warn about.
     return BLEU(tokenize=tokenize, force=tokenize == "none")
 

@@ -22,7 +22,7 @@ class Adagrad:
         max_norm: float,
         epsilon: float = 1e-10,
     ) -> None:
-        self.parameters = [p for name in rates for p in groups[name]]
+        self.parameters: list[Tensor] = [p for name in rates for p in groups[name]]
         self.rates = [rate for name, rate in rates.items() for _ in groups[name]]
         self.max_norm, self.epsilon = max_norm, epsilon
         self.sums = [torch.zeros_like(p) for p in self.parameters]
@@ -37,16 +37,16 @@ class Adagrad:
 
         If the norm is not finite nothing changes, and the norm returned says so.
         """
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        given = list(gradients)
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
         finite = norm.isfinite()
         scale = torch.where(finite, (self.max_norm / (norm + 1e-12)).clamp(max=1.0), 0.0)
-        gradients = torch._foreach_mul(gradients, scale)
         # Infinity times zero is not zero: a step that is not finite is put out entry by entry.
-        gradients = [torch.where(finite, g, 0.0) for g in gradients]
-        torch._foreach_addcmul_(self.sums, gradients, gradients)
+        scaled = [torch.where(finite, g, 0.0) for g in torch._foreach_mul(given, scale)]
+        torch._foreach_addcmul_(self.sums, scaled, scaled)
         roots = torch._foreach_sqrt(self.sums)
         torch._foreach_add_(roots, self.epsilon)
-        steps = torch._foreach_div(gradients, roots)
+        steps = list(torch._foreach_div(scaled, list(roots)))
         torch._foreach_mul_(steps, [-rate for rate in self.rates])
         torch._foreach_add_(self.parameters, steps)
         return norm

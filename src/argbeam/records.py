@@ -116,9 +116,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read: {error.strerror}; a file of JSON lines is expected"
-        ) from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}; a file of JSON lines is expected") from None
 
 
 def _parse(data: bytes, path: Path) -> Iterator[tuple[dict[str, Any], int]]:

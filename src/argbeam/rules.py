@@ -3,6 +3,7 @@
 Both belong to the trained model and are stored with it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -19,18 +20,14 @@ class ScoreRule(Protocol):
     """Ranks prefixes by the scores of their words."""
 
     name: ClassVar[str]
-    normalised: ClassVar[
-        bool
-    ]  # scores are made into probabilities word by word, so that perplexity means something
+    normalised: ClassVar[bool]  # scores are made into probabilities word by word, so that perplexity means something
 
     def words(
         self, model: Model, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
     ) -> Float[Tensor, "B R C"]:
         """What each successor's newest word is worth."""
 
-    def rank(
-        self, total_BK: Float[Tensor, "B K"], words_BKC: Float[Tensor, "B K C"]
-    ) -> Float[Tensor, "B K C"]:
+    def rank(self, total_BK: Float[Tensor, "B K"], words_BKC: Float[Tensor, "B K C"]) -> Float[Tensor, "B K C"]:
         """The rank of each successor from its parent's rank; minus infinity where the parent is dead."""
 
     def finished(self, total_BK: Float[Tensor, "B K"], length: int) -> Float[Tensor, "B K"]:
@@ -102,7 +99,7 @@ class LogprobSum:
         return total_BK[..., None] + words_BKC
 
     def finished(self, total_BK: Tensor, length: int) -> Tensor:
-        return total_BK / length**self.length_power
+        return total_BK / math.pow(length, self.length_power)
 
     def bound(self, total_B: Tensor, limit_B: Tensor) -> Tensor:
         # Sums only fall; divided by the largest length they fall least.
@@ -122,9 +119,7 @@ class Stop(Protocol):
     ) -> Float[Tensor, "B K"]:
         """In which order the prefixes that ended at step t are returned; minus infinity for those that are not."""
 
-    def bound(
-        self, rule: ScoreRule, total_B: Float[Tensor, " B"], limit_B: Int[Tensor, " B"]
-    ) -> Float[Tensor, " B"]:
+    def bound(self, rule: ScoreRule, total_B: Float[Tensor, " B"], limit_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The highest priority that anything still on the beam can reach."""
 
 

@@ -254,8 +254,7 @@ def choose_device(name: str) -> torch.device:
 
 def _save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> None:
     assets = {
-        f"asset.{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        for name, data in task.assets.items()
+        f"asset.{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()
     }
     state = {**meta, "position": vars(saved.position), "version": __version__}
     checkpoint.save(folder, saved.position.update, {**saved.tensors, **assets}, state)
@@ -273,15 +272,11 @@ def _check_same(recipe: Recipe, folder: Path) -> None:
     before = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
     changed = [line for line in difference(before, recipe) if not line.startswith(_FREE_TO_CHANGE)]
     if changed:
-        raise ConfigError(
-            f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out"
-        )
+        raise ConfigError(f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out")
 
 
 def _check_start(recipe: Recipe, start: Run) -> None:
-    changed = [
-        line for line in difference(start.recipe, recipe) if line.startswith(("task.", "model.", "text."))
-    ]
+    changed = [line for line in difference(start.recipe, recipe) if line.startswith(("task.", "model.", "text."))]
     changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
     if changed:
         raise ConfigError(f"start = {recipe.start}: that run differs in {'; '.join(changed)}")

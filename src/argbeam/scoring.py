@@ -31,9 +31,7 @@ def open_run(path: Path, overrides: Sequence[str] = ()) -> Run:
     device = choose_device(recipe.runtime.device)
     task = TASKS[recipe.task.kind].load(recipe, run.task.assets)
     rule, stop = decode_rules(make_loss(list(recipe.stages.values())[-1].loss, task), recipe.decode)
-    return replace(
-        run, recipe=recipe, task=task, model=run.model.to(device), rule=rule, stop=stop, device=device
-    )
+    return replace(run, recipe=recipe, task=task, model=run.model.to(device), rule=rule, stop=stop, device=device)
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,7 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
             if isinstance(one.task, Parsing)
         ]
         tests = {
-            name: paired_bootstrap_attachment(
-                *counts, labelled=name == "las", punctuation=run.task.punctuation
-            )
+            name: paired_bootstrap_attachment(*counts, labelled=name == "las", punctuation=run.task.punctuation)
             for name in ("uas", "las")
         }
     else:
@@ -89,6 +85,13 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
         "p_values": {name: test.p_value for name, test in tests.items()},
         "tests": {name: test.signature for name, test in tests.items()},
     }
+
+
+def signature_line(record: dict[str, Any]) -> str:
+    """All that a number stands on, in a line."""
+    names = ("task", "split", "sentences", "successors", "train_beam", "rule", "length_power", "stop", "seed")
+    parts = [f"{name}:{record[name]}" for name in (*names, "version")]
+    return f"{'|'.join(parts)} metric {record['metric']}"
 
 
 def parse_beams(text: str) -> list[int]:

@@ -21,7 +21,7 @@ NEVER = -torch.inf
 
 @dataclass(frozen=True)
 class Restart:
-    """The gold policy of BSO (Wiseman & Rush 2016, section 4.1): after a violation the beam is the gold prefix alone."""
+    """The gold policy of BSO (Wiseman & Rush 2016, section 4.1): after a violation the beam is gold's prefix alone."""
 
     margin: float = 1.0
 
@@ -39,8 +39,8 @@ class Gold:
 class Violations:
     """What a search with gold found. Column t is the paper's time t + 1.
 
-    `rival_BT` holds every rival's words since the last restart, on the columns up to its violation: the segments between
-    restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold.
+    `rival_BT` holds every rival's words since the last restart, on the columns up to its violation: the segments
+    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold.
     """
 
     violation_BT: Bool[Tensor, "B T"]
@@ -115,8 +115,8 @@ def beam_search(
 ) -> SearchResult:
     """Search from the states and choices of the empty prefixes, one row per sentence.
 
-    `length_B` is the exact length in tasks of fixed length (no `stop`), the limit in tasks of open length; `steps` is at
-    least its maximum, known without asking the device. With `gold` this is the training search of section 4.
+    `length_B` is the exact length in tasks of fixed length (no `stop`), the limit in tasks of open length; `steps` is
+    at least its maximum, known without asking the device. With `gold` this is the training search of section 4.
     """
     batch, device = length_B.shape[0], length_B.device
     lanes = beam_size + (gold is not None)  # the gold prefix rides along as the last row
@@ -160,10 +160,8 @@ def beam_search(
             gold_B = gold.tokens_BT[:, t]
             gold_word_B = _score_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
             gold_total_B = rule.rank(gold_total_B[:, None], gold_word_B[:, None, None])[:, 0, 0]
-            last_B = t == gold.length_B - 1
-            verdict = _judge(
-                found, is_gold_BK, gold_B, gold_total_B, active_B, last_B, beam_size, gold.policy, stop
-            )
+            last_B = gold.length_B == t + 1
+            verdict = _judge(found, is_gold_BK, gold_B, gold_total_B, active_B, last_B, beam_size, gold.policy, stop)
             verdicts.append(verdict)
             # Restart: row 0 becomes the gold lane, the other rows die.
             restart_B1 = verdict.violation_B[:, None]
@@ -215,9 +213,7 @@ def _best(ranks_BKC: Tensor, candidates_BC: Tensor | None, *, kept: int) -> _Suc
     row_ranks_BKP, row_columns_BKP = ranks_BKC.topk(per_row, dim=2)
     flat_ranks_BX, flat_columns_BX = row_ranks_BKP.flatten(1), row_columns_BKP.flatten(1)
     if flat_ranks_BX.shape[1] < kept:  # fewer candidates than places: the rest are empty
-        flat_ranks_BX = torch.nn.functional.pad(
-            flat_ranks_BX, (0, kept - flat_ranks_BX.shape[1]), value=NEVER
-        )
+        flat_ranks_BX = torch.nn.functional.pad(flat_ranks_BX, (0, kept - flat_ranks_BX.shape[1]), value=NEVER)
         flat_columns_BX = torch.nn.functional.pad(flat_columns_BX, (0, kept - flat_columns_BX.shape[1]))
     ranks_BJ, places_BJ = flat_ranks_BX.topk(kept, dim=1)
     columns_BJ = flat_columns_BX.gather(1, places_BJ)
@@ -321,8 +317,8 @@ def _result(
     n_best: int,
     open_length: bool,
 ) -> SearchResult:
-    """The finished sequences; where there are none, the final beam: all of it at fixed length, its top at open length."""
-    steps, batch = beams.tokens_TBJ.shape[:2]
+    """The finished sequences; where there are none, the final beam: all of it at fixed length, else its top."""
+    steps = beams.tokens_TBJ.shape[0]
     rank_BN, places_BN = total_BK.topk(min(n_best, total_BK.shape[1]), dim=1)
     time_BN = torch.full_like(places_BN, steps - 1)
     ended_BN = ~dead_B[:, None] & (rank_BN > NEVER)

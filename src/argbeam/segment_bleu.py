@@ -110,8 +110,6 @@ def _log_precisions(
 ) -> Float[Tensor, "B T N"]:
     """Return log p_n, and 0 for absent orders; the k-th order without a match is given 2^-k matches."""
     unmatched_BTN = correct_BTN == 0
-    matches_BTN = torch.where(
-        unmatched_BTN, torch.exp2(-unmatched_BTN.cumsum(2).to(dtype)), correct_BTN.to(dtype)
-    )
+    matches_BTN = torch.where(unmatched_BTN, torch.exp2(-unmatched_BTN.cumsum(2).to(dtype)), correct_BTN.to(dtype))
     log_BTN = matches_BTN.log() - total_BTN.clamp(min=1).to(dtype).log()
     return log_BTN.masked_fill(total_BTN == 0, 0.0)

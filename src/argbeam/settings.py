@@ -40,6 +40,10 @@ class WordOrderingTask(Settings):
     """Put the words of a sentence back in order."""
 
     kind: Literal["word_ordering"] = "word_ordering"
+    shuffle: Literal["once", "epoch"] = Field(
+        default="once",
+        description="training sources are shuffled once, as in the paper, or anew in every epoch",
+    )
 
 
 class ParsingTask(Settings):
@@ -107,12 +111,8 @@ class ParallelData(Settings):
     train_target: Files = Field(description="training files, target side, in the same order")
     dev_source: Files = Field(description="dev files, source side")
     dev_target: Files = Field(description="dev files, target side, in the same order")
-    test_source: list[FilePath] = Field(
-        default_factory=list, description="test files, source side; may be empty"
-    )
-    test_target: list[FilePath] = Field(
-        default_factory=list, description="test files, target side; may be empty"
-    )
+    test_source: list[FilePath] = Field(default_factory=list, description="test files, source side; may be empty")
+    test_target: list[FilePath] = Field(default_factory=list, description="test files, target side; may be empty")
 
     @model_validator(mode="after")
     def _sides_match(self) -> "ParallelData":
@@ -139,9 +139,7 @@ class TsvData(FileData):
     @model_validator(mode="after")
     def _columns_differ(self) -> "TsvData":
         if self.source_column == self.target_column:
-            raise ValueError(
-                f"source_column and target_column are both {self.source_column}; they must differ"
-            )
+            raise ValueError(f"source_column and target_column are both {self.source_column}; they must differ")
         return self
 
 
@@ -156,15 +154,9 @@ class Text(Settings):
     min_count: int = Field(default=1, ge=1, description="words seen fewer times in training become UNK")
     fold_digits: bool = Field(default=False, description="every digit becomes #")
     lowercase: bool = Field(default=False, description="lowercase all words")
-    min_length: int = Field(
-        default=1, ge=1, description="training sentences with fewer words are left out and counted"
-    )
-    max_length: int = Field(
-        default=60, ge=1, description="training sentences with more words are left out and counted"
-    )
-    tokenizer: Literal["whitespace", "moses"] = Field(
-        default="whitespace", description="how a line becomes words"
-    )
+    min_length: int = Field(default=1, ge=1, description="training sentences with fewer words are left out and counted")
+    max_length: int = Field(default=60, ge=1, description="training sentences with more words are left out and counted")
+    tokenizer: Literal["whitespace", "moses"] = Field(default="whitespace", description="how a line becomes words")
     source_language: str = Field(default="de", description="language of the source side, for the tokenizer")
     target_language: str = Field(default="en", description="language of the target side, for the tokenizer")
     subwords: int = Field(
@@ -188,16 +180,10 @@ class LstmModel(Settings):
     layers: int = Field(default=1, ge=1, description="LSTM layers of the encoder and of the decoder")
     hidden: int = Field(default=256, ge=1, description="size of the hidden states")
     embedding: int = Field(default=256, ge=1, description="size of the word vectors")
-    dropout: float = Field(
-        default=0.2, ge=0, lt=1, description="dropout between layers and on the attention's output"
-    )
-    input_feeding: bool = Field(
-        default=True, description="the attention's output is part of the next step's input"
-    )
+    dropout: float = Field(default=0.2, ge=0, lt=1, description="dropout between layers and on the attention's output")
+    input_feeding: bool = Field(default=True, description="the attention's output is part of the next step's input")
     init: float = Field(default=0.1, ge=0, description="weights start uniform between minus and plus this")
-    vectors: str = Field(
-        default="", description="file of word2vec vectors, relative to data.root; empty: none"
-    )
+    vectors: str = Field(default="", description="file of word2vec vectors, relative to data.root; empty: none")
     vectors_scale: float = Field(default=1.0, gt=0, description="the vectors are multiplied by this")
 
 
@@ -222,9 +208,7 @@ class BsoLoss(Settings):
     """Beam-search optimization (Wiseman & Rush 2016, section 4)."""
 
     kind: Literal["bso"] = "bso"
-    train_beam: int = Field(
-        default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1"
-    )
+    train_beam: int = Field(default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1")
     start_beam: int = Field(default=2, ge=1, description="beam of the first epoch")
     epochs_per_beam: int = Field(default=2, ge=1, description="epochs before the beam grows by 1")
     margin: float = Field(default=1.0, ge=0, description="gold must score better than the rival by this")
@@ -238,9 +222,7 @@ class BsoLoss(Settings):
         default="top", description="when search ends in open-length tasks: top-ranked or best ending"
     )
     reset_optimizer: bool = Field(default=False, description="zero Adagrad's sums whenever the beam grows")
-    normalise: Literal["none", "sentences", "words"] = Field(
-        default="none", description="what the loss is divided by"
-    )
+    normalise: Literal["none", "sentences", "words"] = Field(default="none", description="what the loss is divided by")
 
     @model_validator(mode="after")
     def _beams_ordered(self) -> "BsoLoss":
@@ -262,9 +244,7 @@ class AdagradOptimizer(Settings):
     decoder: float = Field(ge=0, description="learning rate of the decoder")
     output: float = Field(ge=0, description="learning rate of the output layer")
     max_norm: float = Field(default=5.0, gt=0, description="gradients are rescaled to this norm at most")
-    epsilon: float = Field(
-        default=1e-10, gt=0, description="added to the root of the sum (the authors' Lua Adagrad)"
-    )
+    epsilon: float = Field(default=1e-10, gt=0, description="added to the root of the sum (the authors' Lua Adagrad)")
 
 
 Optimizer = AdagradOptimizer
@@ -276,9 +256,7 @@ class Stage(Settings):
     epochs: int = Field(ge=1, description="passes over the training data")
     loss: Loss = Field(description="what is minimised")
     optimizer: Optimizer = Field(description="how")
-    first_epoch_by_length: bool = Field(
-        default=False, description="the first epoch goes from short to long sentences"
-    )
+    first_epoch_by_length: bool = Field(default=False, description="the first epoch goes from short to long sentences")
     keep: Literal["perplexity", "score", "last"] = Field(
         default="score",
         description="the epoch whose weights the stage ends with: best dev perplexity, best dev score, last",
@@ -312,12 +290,8 @@ class Decode(Settings):
 class Runtime(Settings):
     """Where and how fast; no effect on what is learnt beyond rounding."""
 
-    device: Literal["cpu", "cuda", "auto"] = Field(
-        default="auto", description="auto: CUDA where there is one"
-    )
-    precision: Literal["float32", "bf16"] = Field(
-        default="float32", description="precision of the matrix products"
-    )
+    device: Literal["cpu", "cuda", "auto"] = Field(default="auto", description="auto: CUDA where there is one")
+    precision: Literal["float32", "bf16"] = Field(default="float32", description="precision of the matrix products")
     tf32: bool = Field(default=True, description="float32 products may use TF32 on CUDA")
     capture: bool = Field(default=True, description="on CUDA, one graph per batch shape")
     threads: int = Field(default=0, ge=0, description="CPU threads; 0: torch's own choice")
@@ -361,9 +335,7 @@ class Recipe(Settings):
             raise ValueError(f"text.subwords = {self.text.subwords}: only for translation; 0 for {task}")
         for name, stage in self.stages.items():
             if isinstance(stage.loss, BsoLoss) and stage.loss.constrained and task == "translation":
-                raise ValueError(
-                    f"stages.{name}.loss.constrained = true: translation has no constraint; must be false"
-                )
+                raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")
         last_name, last = list(self.stages.items())[-1]
         if self.decode.length_power and isinstance(last.loss, BsoLoss):
             raise ValueError(

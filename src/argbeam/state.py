@@ -7,6 +7,7 @@ row of the second sentence.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,9 +16,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class State:
-    """A model's state: `sentence` tensors are (B, ...), `hypothesis` tensors (N, ...), `time` counts the words read."""
+    """A model's state: `hypothesis` holds tensors (N, ...), `time` counts the words read.
 
-    sentence: Mapping[str, Tensor]
+    `sentence` holds what all rows of a sentence share, mostly tensors (B, ...); the search never looks into it.
+    """
+
+    sentence: Mapping[str, Any]
     hypothesis: Mapping[str, Tensor]
     time: int = 0
 

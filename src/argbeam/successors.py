@@ -85,9 +85,7 @@ class Permutation:
         source_BS = batch.source_BS
         position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
         real_BS = position_S < batch.source_length_B[:, None]
-        same_BSS = (
-            (source_BS[:, :, None] == source_BS[:, None, :]) & real_BS[:, None, :] & real_BS[:, :, None]
-        )
+        same_BSS = (source_BS[:, :, None] == source_BS[:, None, :]) & real_BS[:, None, :] & real_BS[:, :, None]
         repeated_BS = (same_BSS & (position_S[None, :] < position_S[:, None])).any(-1)
         count_BS = same_BSS.sum(-1) * ~repeated_BS
         return PermutationChoices(source_BS, count_BS)

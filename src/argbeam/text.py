@@ -101,15 +101,11 @@ class SentencePiece:
         try:
             self._processor.load_from_serialized_proto(model)
         except RuntimeError as error:
-            raise DataError(
-                f"not a SentencePiece model ({len(model)} bytes); its model file is expected"
-            ) from error
+            raise DataError(f"not a SentencePiece model ({len(model)} bytes); its model file is expected") from error
         self.size = int(self._processor.get_piece_size())
 
     @classmethod
-    def train(
-        cls, lines: Iterable[str], *, size: int, pieces: PieceModel, lower: bool = False
-    ) -> "SentencePiece":
+    def train(cls, lines: Iterable[str], *, size: int, pieces: PieceModel, lower: bool = False) -> "SentencePiece":
         """Learn `size` pieces, three of them SentencePiece's own. The same lines give the same bytes."""
         from sentencepiece import SentencePieceTrainer
 

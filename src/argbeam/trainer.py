@@ -62,7 +62,7 @@ Event = Progress | Record | Saved
 
 @dataclass
 class Position:
-    """How far a run has come. With the tensors of `Saved` this is its whole state: noise depends on the update alone."""
+    """How far a run has come. With the tensors of `Saved` this is its whole state: noise depends on the update only."""
 
     stage: int = 0
     epoch: int = 0
@@ -94,9 +94,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         batch = self.recipe.batch
-        self.plan = BatchPlan(
-            self.train, batch.size, batch.round_source, batch.round_target, self.recipe.seed
-        )
+        self.plan = BatchPlan(self.train, batch.size, batch.round_source, batch.round_target, self.recipe.seed)
         self.dev_examples = [self.task.example(item, i) for i, item in enumerate(self.dev)]
         self.best: dict[str, Tensor] = {}
         self.saved_at = self.position.update
@@ -162,16 +160,14 @@ class Trainer:
         position.best_value, position.best_epoch, self.best = None, -1, {}
         yield self._saved(None, None)
 
-    def _epoch(
-        self, name: str, stage: Stage, loss: Loss, stepper: Stepper, optimizer: Adagrad
-    ) -> Iterator[Event]:
+    def _epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper, optimizer: Adagrad) -> Iterator[Event]:
         position, step_loss = self.position, loss.at(self.position.epoch)
         number = _STAGE_EPOCHS * position.stage + position.epoch
         batches = self.plan.epoch(number, by_length=stage.first_epoch_by_length and position.epoch == 0)
         pin = self.device.type == "cuda"
         looked, looked_at, words_before = position.batch, time.perf_counter(), 0.0
         while position.batch < len(batches):
-            batch = self.plan.batch(batches[position.batch])
+            batch = self.plan.batch(batches[position.batch], lambda e: self.task.training_view(e, number))
             stepper(step_loss, batch.pin() if pin else batch, position.update)
             position.batch, position.update = position.batch + 1, position.update + 1
             last = position.batch == len(batches)
@@ -240,9 +236,7 @@ class Trainer:
         decode = self.recipe.decode
         figures: dict[str, Any] = {}
         if loss.rule.normalised or stage.keep == "perplexity":
-            figures["perplexity"] = perplexity(
-                self.model, self.dev_examples, batch=decode.batch, device=self.device
-            )
+            figures["perplexity"] = perplexity(self.model, self.dev_examples, batch=decode.batch, device=self.device)
         if stage.keep == "score":
             rule, stop = decode_rules(loss, decode)
             decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch)
@@ -259,9 +253,7 @@ class Trainer:
 
     def _stepper(self, optimizer: Adagrad) -> Stepper:
         runtime = self.recipe.runtime
-        step = TrainStep(
-            self.model, optimizer, self.recipe.seed, self.device, bf16=runtime.precision == "bf16"
-        )
+        step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=runtime.precision == "bf16")
         if self.device.type == "cuda" and runtime.capture:
             return CapturedStepper(step, CudaRecorder())
         return EagerStepper(step)
@@ -310,8 +302,7 @@ def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
         figures |= {
             "violations_per_word": violations / words,
             "violations_by_tenth": [
-                v / max(1.0, w)
-                for v, w in zip(sums["violations_by_tenth"], sums["words_by_tenth"], strict=True)
+                v / max(1.0, w) for v, w in zip(sums["violations_by_tenth"], sums["words_by_tenth"], strict=True)
             ],
             "rival_is_gold_share": _number(sums, "rival_is_gold") / max(1.0, violations),
             "rival_ended_share": _number(sums, "rival_ended") / max(1.0, violations),
@@ -330,9 +321,7 @@ def load_tensors(model: LstmSeq2Seq, tensors: dict[str, Tensor], prefix: str) ->
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
     """Copies of the tensors whose name starts with a prefix, without it."""
-    return {
-        k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)
-    }
+    return {k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:

@@ -77,7 +77,7 @@ def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(folder / "tensorboard"))
 
     def write(event: object) -> None:
         if isinstance(event, Record) and event.values["kind"] == "epoch":
@@ -85,9 +85,9 @@ def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
             figures |= {f"dev_{name}": value for name, value in event.values["dev"].items()}
             for name, value in figures.items():
                 if type(value) in (int, float):
-                    writer.add_scalar(name, value, event.values["update"])  # type: ignore[no-untyped-call]
+                    writer.add_scalar(name, value, event.values["update"])
 
     try:
         yield write
     finally:
-        writer.close()  # type: ignore[no-untyped-call]
+        writer.close()

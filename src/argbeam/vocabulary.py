@@ -33,9 +33,7 @@ class Vocabulary:
             raise DataError(f"{twice!r} stands twice in a vocabulary; each word is expected once")
 
     @classmethod
-    def build(
-        cls, sentences: Iterable[Sequence[str]], *, min_count: int, max_size: int | None = None
-    ) -> "Vocabulary":
+    def build(cls, sentences: Iterable[Sequence[str]], *, min_count: int, max_size: int | None = None) -> "Vocabulary":
         """Count words; keep those seen `min_count` times or more, frequent words first, ties by spelling.
 
         At most `max_size` words are kept, not counting the four specials.
@@ -43,9 +41,7 @@ class Vocabulary:
         if min_count < 1:
             raise ConfigError(f"a vocabulary with min_count {min_count}; 1 or more is accepted")
         if max_size is not None and max_size < 1:
-            raise ConfigError(
-                f"a vocabulary with max_size {max_size}; 1 or more is accepted, or none for no limit"
-            )
+            raise ConfigError(f"a vocabulary with max_size {max_size}; 1 or more is accepted, or none for no limit")
         counts = Counter(word for sentence in sentences for word in sentence)
         kept = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
         kept.sort(key=lambda word: (-counts[word], word))

@@ -72,9 +72,7 @@ class Bso:
     rule = LastScore()
 
     def at(self, epoch: int) -> "BsoStep":
-        beam = curriculum_beam(
-            epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam
-        )
+        beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
         return BsoStep(self, beam)
 
 

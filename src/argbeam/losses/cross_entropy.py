@@ -28,9 +28,7 @@ class CrossEntropy:
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         gold_BT, length_B = batch.target_BT, batch.target_length_B
         scores_BTV = score(model, model.encode(batch, noise), gold_BT)
-        lost_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(
-            gold_BT
-        )
+        lost_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
         real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
         total = torch.where(real_BT, lost_BT, 0.0).sum()
         sentences = (length_B > 0).sum().to(total.dtype)

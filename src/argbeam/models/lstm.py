@@ -1,13 +1,15 @@
 """The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data import Batch
+from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
 from argbeam.state import Noise, State
 
 # Places at which noise is drawn; each has masks of its own.
@@ -71,9 +73,7 @@ class LstmSeq2Seq(nn.Module):
         padding_BS = position_S >= batch.source_length_B[:, None]
         return State(
             sentence={
-                "memory": memory_BSH,
-                "keys": self.decoder.attention(memory_BSH),
-                "padding": padding_BS[:, None],
+                "layers": self.decoder.layers(memory_BSH, padding_BS[:, None]),
                 **{f"noise_{name}": mask for name, mask in sites.items() if not name.startswith("encoder")},
             },
             hypothesis={
@@ -108,9 +108,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers, self.hidden = layers, hidden
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.inputs = nn.ModuleList(
-            nn.Linear(embedding if i == 0 else hidden, 4 * hidden) for i in range(layers)
-        )
+        self.inputs = nn.ModuleList(nn.Linear(embedding if i == 0 else hidden, 4 * hidden) for i in range(layers))
         self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
 
     def forward(
@@ -124,11 +122,11 @@ class Encoder(nn.Module):
         for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
             if f"encoder_{i}" in noise:
                 x_BSH = x_BSH * noise[f"encoder_{i}"]
-            gates = inputs(x_BSH).unbind(1)
+            gates, step = inputs(x_BSH).unbind(1), StepLinear.of(recurrent)
             h_BH = c_BH = torch.zeros_like(gates[0][:, : self.hidden], dtype=x_BSH.dtype)
             h_steps, c_steps = [], []
             for gates_BG in gates:
-                h_BH, c_BH = lstm_gates(gates_BG, recurrent(h_BH), c_BH)
+                h_BH, c_BH = lstm_gates(gates_BG, step(h_BH), c_BH)
                 h_steps.append(h_BH)
                 c_steps.append(c_BH)
             x_BSH = torch.stack(h_steps, 1)
@@ -140,9 +138,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """One word: LSTM layers, attention over the memory, and the output vector that is fed back at the next word."""
 
-    def __init__(
-        self, vocabulary: int, layers: int, hidden: int, embedding: int, input_feeding: bool
-    ) -> None:
+    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, input_feeding: bool) -> None:
         super().__init__()
         self.input_feeding = input_feeding
         self.embedding = nn.Embedding(vocabulary, embedding)
@@ -152,26 +148,44 @@ class Decoder(nn.Module):
         self.attention = nn.Linear(hidden, hidden, bias=False)
         self.combine = nn.Linear(2 * hidden, hidden, bias=False)
 
+    def layers(self, memory_BSH: Float[Tensor, "B S H"], padding_B1S: Bool[Tensor, "B 1 S"]) -> "DecoderLayers":
+        """The layers of one pass over a batch, for the state to carry."""
+        return DecoderLayers(
+            StepEmbedding.of(self.embedding),
+            tuple(StepLinear.of(layer) for layer in self.inputs),
+            tuple(StepLinear.of(layer) for layer in self.recurrent),
+            StepAttention.over(self.attention(memory_BSH), memory_BSH, padding_B1S),
+            StepLinear.of(self.combine),
+        )
+
     def forward(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         shared, own = state.sentence, state.hypothesis
-        sentences = shared["memory"].shape[0]
-        x_NH = self.embedding(tokens_N)
+        layers: DecoderLayers = shared["layers"]
+        x_NH = layers.embedding(tokens_N)
         if self.input_feeding:
             x_NH = torch.cat([x_NH, own["output"]], 1)
         new: dict[str, Tensor] = {}
-        for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
+        for i, (inputs, recurrent) in enumerate(zip(layers.inputs, layers.recurrent, strict=True)):
             x_NH = _with_noise(x_NH, shared.get(f"noise_decoder_{i}"), state.time)
             x_NH, c_NH = lstm_gates(inputs(x_NH), recurrent(own[f"h_{i}"]), own[f"c_{i}"])
             new |= {f"h_{i}": x_NH, f"c_{i}": c_NH}
         # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
-        query_BRH = x_NH.view(sentences, -1, x_NH.shape[1])
-        match_BRS = torch.bmm(query_BRH, shared["keys"].transpose(1, 2)).masked_fill(
-            shared["padding"], -torch.inf
-        )
-        context_BRH = torch.bmm(match_BRS.softmax(-1), shared["memory"])
-        output_BRH = torch.tanh(self.combine(torch.cat([context_BRH, query_BRH], 2)))
-        new["output"] = _with_noise(output_BRH.flatten(0, 1), shared.get("noise_output"), state.time)
+        query_BRH = x_NH.view(layers.attention.memory_BSH.shape[0], -1, x_NH.shape[1])
+        context_NH = layers.attention(query_BRH).flatten(0, 1)
+        output_NH = torch.tanh(layers.combine(torch.cat([context_NH.to(x_NH.dtype), x_NH], 1)))
+        new["output"] = _with_noise(output_NH.to(x_NH.dtype), shared.get("noise_output"), state.time)
         return State(shared, new, state.time + 1)
+
+
+@dataclass(frozen=True)
+class DecoderLayers:
+    """The decoder's layers during one pass: they collect what the steps contribute to each weight's gradient."""
+
+    embedding: StepEmbedding
+    inputs: tuple[StepLinear, ...]
+    recurrent: tuple[StepLinear, ...]
+    attention: StepAttention
+    combine: StepLinear
 
 
 def lstm_gates(

@@ -91,9 +91,7 @@ def _fields(text: str, path: Path, line: int, flavour: Flavour) -> list[str]:
     least, most = _COLUMNS[flavour]
     if not least <= len(fields) <= most:
         accepted = str(most) if least == most else f"{least} to {most}"
-        raise DataError(
-            f"{path}:{line}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}"
-        )
+        raise DataError(f"{path}:{line}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}")
     return fields
 
 
@@ -105,9 +103,7 @@ def _row(fields: list[str], path: Path, line: int, flavour: Flavour) -> _Row:
     if len(label.split()) > 1:
         raise DataError(f"{path}:{line}: label {label!r} holds white space; a label is one word")
     if not _NUMBER.fullmatch(head):
-        raise DataError(
-            f"{path}:{line}: head {head!r} is not a number; heads run from 0 (root) to the last word's id"
-        )
+        raise DataError(f"{path}:{line}: head {head!r} is not a number; heads run from 0 (root) to the last word's id")
     return _Row(line, "_".join(form.split()), tag.strip(), int(head), label.strip())
 
 
@@ -124,15 +120,12 @@ def _tree(rows: list[_Row], path: Path) -> Tree:
         raise DataError(f"{path}:{rows[0].line}: no root in this sentence; one word has head 0")
     if len(roots) > 1:
         raise DataError(
-            f"{path}:{rows[roots[1] - 1].line}: a second root (words {roots[0]} and {roots[1]}); "
-            "one word has head 0"
+            f"{path}:{rows[roots[1] - 1].line}: a second root (words {roots[0]} and {roots[1]}); one word has head 0"
         )
     cycle = _cycle(heads)
     if cycle:
         chain = " -> ".join(str(number) for number in [*cycle, cycle[0]])
-        raise DataError(
-            f"{path}:{rows[cycle[0] - 1].line}: the heads run in a circle ({chain}); they must form a tree"
-        )
+        raise DataError(f"{path}:{rows[cycle[0] - 1].line}: the heads run in a circle ({chain}); they must form a tree")
     return Tree(
         words=tuple(row.word for row in rows),
         tags=tuple(row.tag for row in rows),

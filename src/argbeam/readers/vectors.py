@@ -106,15 +106,11 @@ def _records(stream: BufferedIOBase, path: Path, promised: int, width: int) -> I
     while number <= promised:
         space = pending.find(b" ", at, at + _LONGEST_WORD)
         if space < 0 and len(pending) - at >= _LONGEST_WORD:
-            raise DataError(
-                f"{path}: vector {number} of {promised} has no word; are they of size {width // 4}?"
-            )
+            raise DataError(f"{path}: vector {number} of {promised} has no word; are they of size {width // 4}?")
         if space < 0 or len(pending) < space + 1 + width:
             more = stream.read(max(_CHUNK, width))
             if not more:
-                raise DataError(
-                    f"{path}: the file ends in vector {number}; the first line promises {promised}"
-                )
+                raise DataError(f"{path}: the file ends in vector {number}; the first line promises {promised}")
             pending, at = pending[at:] + more, 0
             continue
         end = space + 1 + width
@@ -127,9 +123,7 @@ def _records(stream: BufferedIOBase, path: Path, promised: int, width: int) -> I
 def _promised(header: str, path: Path, size: int) -> int:
     match = _HEADER.fullmatch(header.strip(" \r"))
     if match is None:
-        raise DataError(
-            f"{path}:1: not a word2vec header ({header[:40]!r}); `COUNT SIZE` is expected, as `14400 300`"
-        )
+        raise DataError(f"{path}:1: not a word2vec header ({header[:40]!r}); `COUNT SIZE` is expected, as `14400 300`")
     if int(match[2]) != size:
         raise DataError(f"{path}:1: vectors of size {int(match[2])}; size {size} is expected")
     return int(match[1])

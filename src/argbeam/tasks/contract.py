@@ -34,7 +34,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Score:
-    """A split's score: `value` chooses epochs, `parts` are what a table shows, `signature` what makes them comparable."""
+    """A split's score: `value` chooses epochs, tables show `parts`, and equal signatures make them comparable."""
 
     value: float
     parts: Mapping[str, float]
@@ -74,6 +74,9 @@ class Task(Protocol):
 
     def example(self, item: Item, number: int) -> Example:
         """The item in numbers."""
+
+    def training_view(self, example: Example, epoch: int) -> Example:
+        """The example as training sees it in an epoch: of the same lengths, and the same whenever it is asked for."""
 
     def limit(self, example: Example) -> int:
         """The length of an output, or its bound where the length is open."""

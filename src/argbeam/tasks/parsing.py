@@ -50,17 +50,11 @@ class Parsing:
     def fit(recipe: Recipe) -> Fitted:
         data, text = _tree_data(recipe), recipe.text
         trees = read_trees(data, "train")
-        fits = [
-            t for t in trees if text.min_length <= len(t.words) <= text.max_length and is_projective(t.heads)
-        ]
+        fits = [t for t in trees if text.min_length <= len(t.words) <= text.max_length and is_projective(t.heads)]
         if not fits:
-            raise DataError(
-                f"{trees[0].path}: no projective tree of {text.min_length} to {text.max_length} words"
-            )
+            raise DataError(f"{trees[0].path}: no projective tree of {text.min_length} to {text.max_length} words")
         symbols = ([escape_word(symbol(word, text)) for word in t.words] for t in fits)
-        words = Vocabulary.build(
-            symbols, min_count=text.min_count, max_size=text.max_vocabulary or None
-        ).words
+        words = Vocabulary.build(symbols, min_count=text.min_count, max_size=text.max_vocabulary or None).words
         labels = sorted({label for t in fits for label, head in zip(t.labels, t.heads, strict=True) if head})
         actions = [action(label) for action in (left_action, right_action) for label in labels]
         task = Parsing(data, text, _punctuation(recipe), Vocabulary((*words, *actions)))
@@ -120,6 +114,9 @@ class Parsing:
         encode = self.vocabulary.encode
         return Example(tuple(encode(item.source)), tuple(encode(item.target)), number)
 
+    def training_view(self, example: Example, epoch: int) -> Example:
+        return example
+
     def limit(self, example: Example) -> int:
         return 2 * len(example.source) - 1
 
@@ -131,9 +128,7 @@ class Parsing:
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
         counts = sum(self.counts(items, outputs), AttachmentCounts())
-        return Score(
-            counts.uas, {"uas": counts.uas, "las": counts.las}, attachment_signature(self.punctuation)
-        )
+        return Score(counts.uas, {"uas": counts.uas, "las": counts.las}, attachment_signature(self.punctuation))
 
     def counts(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> list[AttachmentCounts]:
         """The counts of each sentence, for tests of significance."""
@@ -142,9 +137,7 @@ class Parsing:
             assert item.tree is not None, "only sentences with a tree can be scored"
             arcs, tree = self._arcs(item, output), item.tree
             left_out = self.punctuation.mask(tree.tags)
-            found.append(
-                attachment_counts(arcs.heads, arcs.labels, tree.heads, tree.labels, is_punctuation=left_out)
-            )
+            found.append(attachment_counts(arcs.heads, arcs.labels, tree.heads, tree.labels, is_punctuation=left_out))
         return found
 
     def _arcs(self, item: Item, output: Sequence[int]) -> Arcs:

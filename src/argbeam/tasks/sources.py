@@ -59,9 +59,7 @@ def _files(root: str, names: Sequence[str], split: str) -> list[Path]:
 def _generated(data: settings.GeneratedData, split: str) -> list[corpus.GeneratedSentence]:
     found: list[corpus.GeneratedSentence] = getattr(_splits(data), split)
     if not found:
-        raise DataError(
-            f"data.{split} = 0: the generated corpus has no {split} sentences; ask for at least 1"
-        )
+        raise DataError(f"data.{split} = 0: the generated corpus has no {split} sentences; ask for at least 1")
     return found
 
 

@@ -84,7 +84,16 @@ def tree_fault(heads: Sequence[int]) -> str | None:
 def is_projective(heads: Sequence[int]) -> bool:
     """Tell whether no two arcs of a tree cross, the arc from position 0 to the root among them."""
     spans = [(min(word, head), max(word, head)) for word, head in enumerate(heads, start=1)]
-    return not any(a < c < b < d for a, b in spans for c, d in spans)
+    # Arcs that do not cross are brackets: opened from the left, longest first, each closes before those around it.
+    spans.sort(key=lambda span: (span[0], -span[1]))
+    open_ends: list[int] = []
+    for start, end in spans:
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and end > open_ends[-1]:
+            return False
+        open_ends.append(end)
+    return True
 
 
 def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> tuple[str, ...]:
@@ -115,9 +124,7 @@ def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence
             else:
                 break
     if len(stack) > 1:
-        raise DataError(
-            f"heads {' '.join(map(str, heads))} make arcs that cross; only projective trees have actions"
-        )
+        raise DataError(f"heads {' '.join(map(str, heads))} make arcs that cross; only projective trees have actions")
     return tuple(symbols)
 
 
@@ -138,9 +145,7 @@ def tree_of_actions(symbols: Sequence[str], n_words: int, *, root_label: str = "
             stack.append(shifted)
             continue
         if len(stack) < 2:
-            raise DataError(
-                f"symbol {position}: {symbol} on a stack of {len(stack)}; an action needs 2 items"
-            )
+            raise DataError(f"symbol {position}: {symbol} on a stack of {len(stack)}; an action needs 2 items")
         second, top = stack[-2:]
         dependent, head = (second, top) if symbol.startswith(_LEFT) else (top, second)
         heads[dependent - 1] = head
@@ -156,14 +161,10 @@ def tree_of_actions(symbols: Sequence[str], n_words: int, *, root_label: str = "
 
 def _check_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> None:
     if not len(words) == len(heads) == len(labels):
-        raise DataError(
-            f"{len(words)} words, {len(heads)} heads and {len(labels)} labels; every word has one of each"
-        )
+        raise DataError(f"{len(words)} words, {len(heads)} heads and {len(labels)} labels; every word has one of each")
     fault = tree_fault(heads)
     if fault is not None:
         raise DataError(fault)
     for word, symbol in enumerate(words, start=1):
         if is_action(symbol):
-            raise DataError(
-                f"word {word} is {symbol}, which reads as an action; accepted: {escape_word(symbol)}"
-            )
+            raise DataError(f"word {word} is {symbol}, which reads as an action; accepted: {escape_word(symbol)}")

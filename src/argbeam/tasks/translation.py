@@ -45,12 +45,10 @@ class Translation:
             tokenizers: tuple[Tokenizer, Tokenizer] = (pieces[0], pieces[1])
         else:
             tokenizers = _word_tokenizers(text)
-        tokens = [(t, tuple(tokenizers[0].tokenize(p.source)), tuple(tokenizers[1].tokenize(p.target))) for t, p in enumerate(pairs)]  # fmt: skip
-        fits = [(s, t) for _, s, t in tokens if _reason(s, t, text) is None]
+        tokens = [(tokenizers[0].tokenize(p.source), tokenizers[1].tokenize(p.target)) for p in pairs]
+        fits = [(source, target) for source, target in tokens if _reason(source, target, text) is None]
         if not fits:
-            raise DataError(
-                f"{pairs[0].path}: no pair of {text.min_length} to {text.max_length} words a side"
-            )
+            raise DataError(f"{pairs[0].path}: no pair of {text.min_length} to {text.max_length} words a side")
         limit = text.max_vocabulary or None
         source, target = (
             Vocabulary.build(
@@ -127,6 +125,9 @@ class Translation:
         target = (*self.target.encode(item.target), EOS) if item.target else ()
         return Example(tuple(self.source.encode(item.source)), target, number)
 
+    def training_view(self, example: Example, epoch: int) -> Example:
+        return example
+
     def limit(self, example: Example) -> int:
         return int(self.decode.length_factor * len(example.source)) + self.decode.length_extra
 
@@ -155,9 +156,7 @@ def _reason(source: Sequence[str], target: Sequence[str], text: Text) -> str | N
 
 def _word_tokenizers(text: Text) -> tuple[Tokenizer, Tokenizer]:
     if text.tokenizer == "moses":
-        return Moses(text.source_language, lower=text.lowercase), Moses(
-            text.target_language, lower=text.lowercase
-        )
+        return Moses(text.source_language, lower=text.lowercase), Moses(text.target_language, lower=text.lowercase)
     return Whitespace(lower=text.lowercase), Whitespace(lower=text.lowercase)
 
 

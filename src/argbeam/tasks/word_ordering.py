@@ -1,13 +1,13 @@
-"""Word ordering: the words of a sentence are shuffled, the task is to put them back (Wiseman & Rush 2016, section 5.2)."""
+"""Word ordering: the words of a sentence are shuffled and to be put back (Wiseman & Rush 2016, section 5.2)."""
 
 import random
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from argbeam.data import Example
 from argbeam.metrics import corpus_bleu
-from argbeam.settings import ParallelData, Recipe, Text, TsvData
+from argbeam.settings import ParallelData, Recipe, Text, TsvData, WordOrderingTask
 from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.tasks.contract import Fitted, Item, Read, Score
 from argbeam.tasks.sources import SentenceData, read_sentences
@@ -25,6 +25,7 @@ class WordOrdering:
     settings: Text
     seed: int
     vocabulary: Vocabulary
+    reshuffle: bool = False
     open_length = False
 
     @staticmethod
@@ -35,14 +36,14 @@ class WordOrdering:
         symbols = ([symbol(word, recipe.text) for word in s] for s in fits)
         limit = recipe.text.max_vocabulary or None
         vocabulary = Vocabulary.build(symbols, min_count=recipe.text.min_count, max_size=limit)
-        task = WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary)
+        task = WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, _reshuffle(recipe))
         return Fitted(task, task._items(sentences, "train"))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "WordOrdering":
         assert not isinstance(recipe.data, PAIRED)
         vocabulary = Vocabulary.from_json(assets[_VOCABULARY_FILE].decode(), where=_VOCABULARY_FILE)
-        return WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary)
+        return WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, _reshuffle(recipe))
 
     @property
     def source(self) -> Vocabulary:
@@ -94,11 +95,18 @@ class WordOrdering:
         encode = self.vocabulary.encode
         return Example(tuple(encode(item.source)), tuple(encode(item.target)), number)
 
+    def training_view(self, example: Example, epoch: int) -> Example:
+        if not self.reshuffle:
+            return example
+        source = list(example.source)
+        random.Random(f"{self.seed}:{epoch}:{example.sentence}").shuffle(source)
+        return replace(example, source=tuple(source))
+
     def limit(self, example: Example) -> int:
         return len(example.source)
 
     def text(self, item: Item, output: Sequence[int]) -> str:
-        """Each word number stands for the next of the source's words with that number: so UNKs are restored by position."""
+        """Each number stands for the next of the source's words with that number: so UNKs are restored by position."""
         waiting: dict[int, deque[str]] = defaultdict(deque)
         for number, word in zip(self.vocabulary.encode(item.source), item.surface, strict=True):
             waiting[number].append(word)
@@ -110,6 +118,11 @@ class WordOrdering:
         bleu = corpus_bleu(lines, references, tokenize="none")
         exact = sum(a == b for a, b in zip(lines, references, strict=True)) / max(1, len(lines))
         return Score(bleu.score, {"bleu": bleu.score, "exact": 100 * exact}, bleu.signature)
+
+
+def _reshuffle(recipe: Recipe) -> bool:
+    assert isinstance(recipe.task, WordOrderingTask)
+    return recipe.task.shuffle == "epoch"
 
 
 def symbol(word: str, text: Text) -> str:

@@ -1,0 +1,61 @@
+"""Plots as PNG, drawn without a display."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Told apart without colour vision too (Okabe & Ito).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot; with no points it is left out."""
+
+    label: str
+    x: list[int]
+    y: list[float]
+
+
+def lines_png(title: str, x_label: str, curves: Sequence[Curve]) -> bytes:
+    """Curves over whole numbers."""
+    figure, axes = _figure(title, x_label)
+    for number, curve in enumerate(curves):
+        if curve.y:
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.plot(curve.x, curve.y, label=curve.label, color=colour, marker="o", markersize=3, linewidth=1.4)
+    return _png(figure, axes)
+
+
+def bars_png(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> bytes:
+    """A group of bars at each place, one of each label."""
+    figure, axes = _figure(title, x_label)
+    width = 0.8 / len(groups)
+    for number, (label, values) in enumerate(groups.items()):
+        places = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
+        axes.bar(places, values, width, label=label, color=_COLOURS[number % len(_COLOURS)])
+    return _png(figure, axes)
+
+
+def _figure(title: str, x_label: str) -> tuple[Any, Any]:
+    # The Figure class by itself, not pyplot: no global state, and no display is looked for.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(color="#e6e6e6")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _png(figure: Any, axes: Any) -> bytes:
+    axes.legend(fontsize=8, frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()

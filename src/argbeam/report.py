@@ -1,0 +1,305 @@
+"""Tables and plots of runs, from what their folders hold: report.html, which needs no other file, and report.md."""
+
+import base64
+import html
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from argbeam.config import recipe_from_json
+from argbeam.errors import ArgbeamError, DataError
+from argbeam.plots import Curve, bars_png, lines_png
+from argbeam.records import read_records, write_atomic
+from argbeam.scoring import signature_line
+from argbeam.settings import Recipe
+
+# Parts of a score where more is not better: a table shows no gain for them.
+_NO_GAIN = ("length",)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run folder says of itself. `label` is its name in tables, unlike that of any other run."""
+
+    path: Path
+    label: str
+    recipe: Recipe
+    epochs: list[dict[str, Any]]
+    stages: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+    @property
+    def is_cross_entropy(self) -> bool:
+        return list(self.recipe.stages.values())[-1].loss.kind == "cross_entropy"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with the signatures that its numbers stand on."""
+
+    title: str
+    headers: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Plot:
+    title: str
+    png: bytes
+
+
+def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Write the report of the runs, in the order given; return its files."""
+    runs = read_runs(folders)
+    scores, others = score_tables(runs), [diagnostics_table(runs), settings_table(runs)]
+    pages = {
+        "report.html": _html(scores, list(_plots(runs)), others),
+        "report.md": _markdown([*scores, *others]),
+    }
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in pages.items():
+            write_atomic(out / name, text.encode())
+    except OSError as error:
+        raise ArgbeamError(f"{out}: cannot be written: {error.strerror}; --out takes a folder") from None
+    return [out / name for name in pages]
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunData]:
+    """The runs with labels of their own: name, then seed, then folder, as far as needed."""
+    runs = [_read_run(folder) for folder in folders]
+    for label in (
+        lambda run: run.recipe.name,
+        lambda run: f"{run.recipe.name}, seed {run.recipe.seed}",
+        lambda run: f"{run.recipe.name}, {run.path}",
+    ):
+        labels = [label(run) for run in runs]
+        if len(set(labels)) == len(runs):
+            break
+    else:
+        raise ArgbeamError("report: a run is given twice; each folder is accepted once")
+    return [
+        RunData(r.path, name, r.recipe, r.epochs, r.stages, r.evaluations) for r, name in zip(runs, labels, strict=True)
+    ]
+
+
+def _read_run(folder: Path) -> RunData:
+    path = folder / "recipe.json"
+    if not path.is_file():
+        raise DataError(f"{folder}: no run folder: recipe.json is missing; `argbeam train` makes one")
+    recipe = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
+    records = read_records(folder / "records.jsonl").records
+    scores = folder / "evaluations.jsonl"
+    return RunData(
+        folder,
+        recipe.name,
+        recipe,
+        epochs=[r for r in records if r["kind"] == "epoch"],
+        stages=[r for r in records if r["kind"] == "stage"],
+        evaluations=read_records(scores).records if scores.exists() else [],
+    )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One way of searching one run: what was scored last at each beam."""
+
+    label: str
+    run: RunData
+    by_beam: dict[int, dict[str, Any]]
+
+
+def score_tables(runs: Sequence[RunData]) -> list[Table]:
+    """A table for each test set and part of the score: systems by beams, with gains over the first seq2seq."""
+    groups: dict[str, list[tuple[RunData, dict[str, Any]]]] = {}
+    for run in runs:
+        for record in run.evaluations:
+            groups.setdefault(_test_set(run.recipe, record["split"]), []).append((run, record))
+    tables = []
+    for group in groups.values():
+        first = group[0][1]
+        metrics = sorted({record["metric"] for _, record in group})
+        if len(metrics) > 1:
+            raise ArgbeamError(
+                f"report: {first['task']}, {first['split']}: scores of {len(metrics)} metrics, "
+                f"{' and '.join(metrics)}; a table holds one: evaluate all runs again, or report them apart"
+            )
+        rows = _rows(group)
+        tables += [_score_table(rows, part, first) for part in first["scores"]]
+    return tables
+
+
+def _test_set(recipe: Recipe, split: str) -> str:
+    """What makes two scored splits the same one: the task and the sentences, wherever their files lie."""
+    data = recipe.data.model_dump()
+    kept = {key: value for key, value in data.items() if key in ("kind", "seed", "types") or key.startswith(split)}
+    return json.dumps([recipe.task.model_dump(), split, kept])
+
+
+def _rows(group: Sequence[tuple[RunData, dict[str, Any]]]) -> list[_Row]:
+    rows: dict[tuple[str, float, str], _Row] = {}
+    for run, record in group:
+        key = (run.label, record["length_power"], record["stop"])
+        label = run.label if not record["length_power"] else f"{run.label}, by length^{record['length_power']:g}"
+        stops = {r["stop"] for one, r in group if one is run}
+        label = label if len(stops) == 1 else f"{label}, stop {record['stop']}"
+        rows.setdefault(key, _Row(label, run, {})).by_beam[record["test_beam"]] = record
+    return list(rows.values())
+
+
+def _score_table(rows: Sequence[_Row], part: str, first: dict[str, Any]) -> Table:
+    beams = sorted({beam for row in rows for beam in row.by_beam})
+    reference = next((row.run for row in rows if row.run.is_cross_entropy), None)
+    # Against the better of the reference's own searches: a gain that is only length must show as none.
+    bar = {
+        beam: max(r.by_beam[beam]["scores"][part] for r in rows if r.run is reference and beam in r.by_beam)
+        for beam in beams
+        if any(r.run is reference and beam in r.by_beam for r in rows)
+    }
+
+    def cell(row: _Row, beam: int) -> str:
+        if beam not in row.by_beam:
+            return "-"
+        value = row.by_beam[beam]["scores"][part]
+        gain = f" ({value - bar[beam]:+.2f})" if beam in bar and row.run is not reference else ""
+        return f"{value:.2f}{'' if part in _NO_GAIN else gain}"
+
+    notes = [f"Gains are over {reference.label}."] if reference and part not in _NO_GAIN else []
+    notes += [f"{row.label}: {signature_line(list(row.by_beam.values())[-1])}" for row in rows]
+    return Table(
+        f"{part}, {first['task']}, {first['split']}",
+        ["system", *(f"beam {beam}" for beam in beams)],
+        [[row.label, *(cell(row, beam) for beam in beams)] for row in rows],
+        notes,
+    )
+
+
+def diagnostics_table(runs: Sequence[RunData]) -> Table:
+    """How each run's last stage went, at the epoch it kept."""
+    columns = {
+        "train beam": ("beam", "d"),
+        "loss/word": ("loss_per_word", ".3f"),
+        "violations/word": ("violations_per_word", ".3f"),
+        "words between restarts": ("segment_length", ".2f"),
+        "gold on the final beam": ("gold_on_beam", ".3f"),
+        "rival is gold": ("rival_is_gold_share", ".3f"),
+        "rival ended": ("rival_ended_share", ".3f"),
+        "gradient norm": ("gradient_norm", ".2f"),
+        "words/s": ("words_per_second", ",.0f"),
+    }
+    rows = []
+    for run in runs:
+        if not run.stages:
+            rows.append([run.label, f"{len(run.epochs)} so far", *("-" for _ in columns), "-", "-"])
+            continue
+        stage = run.stages[-1]
+        epochs = {r["epoch"]: r for r in run.epochs if r["stage"] == stage["stage"]}
+        kept = epochs[stage["kept_epoch"]]
+        figures = [format(kept[key], form) if key in kept else "-" for key, form in columns.values()]
+        last = run.evaluations[-1] if run.evaluations else None
+        ends = f"{last['unfinished']} / {last['dead']}" if last else "-"
+        rows.append(
+            [run.label, f"{stage['kept_epoch'] + 1} of {stage['epochs']}", *figures, f"{stage['seconds']:,.0f}", ends]
+        )
+    headers = ["run", "epoch kept", *columns, "seconds", "unfinished / dead (last evaluation)"]
+    return Table("Training, last stage, at the epoch kept", headers, rows, [])
+
+
+def settings_table(runs: Sequence[RunData]) -> Table:
+    """The settings that are not the same in all recipes."""
+    flat = {run.label: dict(_flat(run.recipe.model_dump())) for run in runs}
+    keys = list(dict.fromkeys(key for settings in flat.values() for key in settings))
+    rows = [[key, *(settings.get(key, "") for settings in flat.values())] for key in keys]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    return Table("Settings that differ", ["setting", *flat], rows, [])
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, json.dumps(value, ensure_ascii=False)
+
+
+def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:
+    curves = {
+        "Training loss per word": "loss_per_word",
+        "Violations per word": "violations_per_word",
+        "Training beam": "beam",
+    }
+    for title, key in curves.items():
+        found = [_curve(run, [r.get(key) or None for r in run.epochs]) for run in runs]
+        if any(curve.y for curve in found):
+            yield Plot(title, lines_png(title, "epoch", found))
+    for task in dict.fromkeys(run.recipe.task.kind for run in runs):
+        chosen = [run for run in runs if run.recipe.task.kind == task]
+        found = [_curve(run, [r["dev"].get("value") for r in run.epochs]) for run in chosen]
+        if any(curve.y for curve in found):
+            title = f"Dev score, {task}"
+            yield Plot(title, lines_png(title, "epoch", found))
+    tenths = {run.label: run.epochs[-1]["violations_by_tenth"] for run in runs if _has_tenths(run)}
+    if tenths:
+        title = "Violations per word by tenth of the sentence, last epoch"
+        yield Plot(title, bars_png(title, "tenth", tenths))
+
+
+def _has_tenths(run: RunData) -> bool:
+    return bool(run.epochs) and "violations_by_tenth" in run.epochs[-1]
+
+
+def _curve(run: RunData, values: Sequence[float | int | None]) -> Curve:
+    """The epochs that have the figure, numbered through the stages."""
+    points = [(number, value) for number, value in enumerate(values, 1) if value is not None]
+    return Curve(run.label, [x for x, _ in points], [float(y) for _, y in points])
+
+
+def _markdown(tables: Sequence[Table]) -> str:
+    parts = ["# Report\n"]
+    for table in tables:
+        lines = [table.headers, ["---"] * len(table.headers), *table.rows]
+        cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+        parts.append(f"## {table.title}\n")
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n")
+        parts += [f"- {note}" for note in table.notes] + ([""] if table.notes else [])
+    return "\n".join(parts)
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1100px;
+  margin: 2em auto; padding: 0 1em }
+h1, h2 { font-weight: 600 }
+h2 { font-size: 1.1em; margin: 2em 0 .5em }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .3em .9em .3em 0; border-bottom: 1px solid #ddd }
+th { color: #555; font-weight: 600 }
+.note { color: #666; font-size: 12px; margin: .2em 0; overflow-wrap: anywhere }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1em; margin-top: 2em }
+img { max-width: 100% }
+"""
+
+
+def _html(scores: Sequence[Table], plots: Sequence[Plot], others: Sequence[Table]) -> str:
+    images = [
+        f'<img alt="{html.escape(plot.title)}" src="data:image/png;base64,{base64.b64encode(plot.png).decode()}">'
+        for plot in plots
+    ]
+    figures = '<div class="plots">\n' + "\n".join(images) + "\n</div>"
+    page = "\n".join([*map(_html_table, scores), figures, *map(_html_table, others)])
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>argbeam report</title>\n'
+        f"<style>{_STYLE}</style>\n<h1>Report</h1>\n{page}\n</html>\n"
+    )
+
+
+def _html_table(table: Table) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "\n".join([row(table.headers, "th"), *(row(cells, "td") for cells in table.rows)])
+    notes = "".join(f'\n<p class="note">{html.escape(note)}</p>' for note in table.notes)
+    return f'<h2>{html.escape(table.title)}</h2>\n<div class="wide"><table>\n{body}\n</table></div>{notes}'
