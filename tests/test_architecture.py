@@ -31,6 +31,7 @@ ORDER = [
     "tasks",
     "models",
     "rules",
+    "beams",
     "search",
     "losses",
     "evaluate",

@@ -33,9 +33,7 @@ def name_of(position: int) -> str:
 
 
 def save_simple(folder: Path, position: int, *, keep: int = 2) -> Path:
-    return save(
-        folder, position, {"weight": torch.full((3,), float(position))}, {"epoch": position}, keep=keep
-    )
+    return save(folder, position, {"weight": torch.full((3,), float(position))}, {"epoch": position}, keep=keep)
 
 
 def bits(tensor: Tensor) -> list[int]:
@@ -192,9 +190,7 @@ def test_a_good_checkpoint_of_a_later_position_is_never_given_up(tmp_path: Path)
     later = save_simple(tmp_path, 500)
     with pytest.raises(CheckpointError) as caught:
         save_simple(tmp_path, 0, keep=1)
-    assert str(caught.value) == (
-        f"{later}: a checkpoint after position 0; resume from it or choose another folder"
-    )
+    assert str(caught.value) == (f"{later}: a checkpoint after position 0; resume from it or choose another folder")
     assert [path.name for path in tmp_path.iterdir()] == [name_of(500)]
 
 
@@ -365,9 +361,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, fail_at: int, error: BaseExcept
     return calls
 
 
-def test_a_kill_at_any_call_leaves_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_at_any_call_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`save` is killed at its 1st, 2nd, ... call until it gets through; `keep=1`: old files go at once."""
     seen: set[str] = set()
     for fail_at in range(1, 100):

@@ -192,8 +192,7 @@ MESSAGES = [
     ("runtime.device=3", "--set: runtime.device = 3: must be one of cpu, cuda, auto"),
     (
         "task.kind=parsin",
-        '--set: task.kind = "parsin": must be one of word_ordering, parsing, translation; '
-        "did you mean parsing?",
+        '--set: task.kind = "parsin": must be one of word_ordering, parsing, translation; did you mean parsing?',
     ),
     ("task.kind=[1]", "--set: task.kind = [...]: must be one of word_ordering, parsing, translation"),
     ("task={}", '--set: missing key task.kind, one of "word_ordering", "parsing", "translation"'),
@@ -321,9 +320,7 @@ def test_decoding_stops_as_the_last_loss_says_unless_told(overrides: list[str], 
         (b"a = '\xff'", ": byte 5 is not UTF-8; a TOML file is expected"),
     ],
 )
-def test_a_file_that_is_not_toml_is_named_with_its_line(
-    content: bytes, expected: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_toml_is_named_with_its_line(content: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
@@ -365,9 +362,7 @@ def test_equal_recipes_do_not_differ_and_changes_are_listed_by_key() -> None:
 def test_another_order_of_stages_is_a_difference() -> None:
     table = mapping()
     table["stages"] = dict(reversed(table["stages"].items()))
-    assert difference(parse_recipe(mapping()), parse_recipe(table)) == [
-        "stages: pretrain, bso -> bso, pretrain"
-    ]
+    assert difference(parse_recipe(mapping()), parse_recipe(table)) == ["stages: pretrain, bso -> bso, pretrain"]
 
 
 def test_every_setting_is_described_once() -> None:
@@ -401,9 +396,7 @@ values = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=5),
-    st.sampled_from(
-        ["bso", "cross_entropy", "parsing", "translation", "text", "tsv", "top", "lstm", 0, 1, 2, 7]
-    ),
+    st.sampled_from(["bso", "cross_entropy", "parsing", "translation", "text", "tsv", "top", "lstm", 0, 1, 2, 7]),
     st.lists(st.integers() | st.text(max_size=3), max_size=2),
     st.dictionaries(st.text(max_size=3) | st.just("kind"), st.integers() | st.text(max_size=3), max_size=2),
 )
@@ -438,9 +431,7 @@ def test_a_mutated_recipe_loads_and_round_trips_or_gives_one_line(data: st.DataO
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    key=st.sampled_from([line.key.replace("NAME", "bso") for line in describe()]) | st.text(), value=st.text()
-)
+@given(key=st.sampled_from([line.key.replace("NAME", "bso") for line in describe()]) | st.text(), value=st.text())
 def test_any_override_loads_or_gives_one_line(key: str, value: str) -> None:
     try:
         recipe = parse_recipe(mapping(), [f"{key}={value}"])

@@ -45,9 +45,7 @@ def test_a_sentence_depends_on_its_index_alone() -> None:
 
 
 def test_no_sentence_is_in_two_splits() -> None:
-    train, dev, test = (
-        {sentence.words for sentence in part} for part in (parts().train, parts().dev, parts().test)
-    )
+    train, dev, test = ({sentence.words for sentence in part} for part in (parts().train, parts().dev, parts().test))
     assert not train & dev and not train & test and not dev & test
     assert {split_of(sentence) for sentence in parts().dev} == {"dev"}
 
@@ -157,15 +155,11 @@ def test_a_verb_always_takes_the_same_kind_of_complement() -> None:
             stem = sentence.words[place - 1].removesuffix("t").rstrip("aio")
             children = [child for child, head in enumerate(sentence.heads, 1) if head == place]
             found = {sentence.labels[child - 1]: child for child in children}
-            particles.setdefault(stem, set()).add(
-                sentence.words[found["compound"] - 1] if "compound" in found else ""
-            )
+            particles.setdefault(stem, set()).add(sentence.words[found["compound"] - 1] if "compound" in found else "")
             if "ccomp" in found:
                 inner = found["ccomp"]
                 mark = next(
-                    c
-                    for c, head in enumerate(sentence.heads, 1)
-                    if head == inner and sentence.labels[c - 1] == "mark"
+                    c for c, head in enumerate(sentence.heads, 1) if head == inner and sentence.labels[c - 1] == "mark"
                 )
                 marks.setdefault(stem, set()).add(sentence.words[mark - 1])
             else:
@@ -258,15 +252,11 @@ def test_adverbs_with_synonyms_are_translated_either_way() -> None:
     assert chosen[0] > chosen[1] > 0
 
 
-def log_probability(
-    counts: Counter[tuple[str, str]], totals: Counter[str], previous: str, word: str
-) -> float:
+def log_probability(counts: Counter[tuple[str, str]], totals: Counter[str], previous: str, word: str) -> float:
     return math.log((counts[previous, word] + 0.01) / (totals[previous] + 20))
 
 
-def order(
-    words: list[str], counts: Counter[tuple[str, str]], totals: Counter[str], beam_size: int
-) -> tuple[str, ...]:
+def order(words: list[str], counts: Counter[tuple[str, str]], totals: Counter[str], beam_size: int) -> tuple[str, ...]:
     """The best ordering of a multiset under a bigram model, by beam search over sums of log-probabilities."""
     beam: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
     for _ in words:
@@ -308,18 +298,10 @@ def test_written_trees_are_read_back_by_the_conllu_package(tmp_path: Path) -> No
     for split, part in (("train", expected.train), ("dev", expected.dev), ("test", expected.test)):
         for ending in ("conllu", "conllx"):
             read = conllu.parse((tmp_path / "corpus" / f"{split}.{ending}").read_text(encoding="utf-8"))
-            assert [tuple(token["form"] for token in tree) for tree in read] == [
-                sentence.words for sentence in part
-            ]
-            assert [tuple(token["head"] for token in tree) for tree in read] == [
-                sentence.heads for sentence in part
-            ]
-            assert [tuple(token["deprel"] for token in tree) for tree in read] == [
-                sentence.labels for sentence in part
-            ]
-            assert [tuple(token["upos"] for token in tree) for tree in read] == [
-                sentence.tags for sentence in part
-            ]
+            assert [tuple(token["form"] for token in tree) for tree in read] == [sentence.words for sentence in part]
+            assert [tuple(token["head"] for token in tree) for tree in read] == [sentence.heads for sentence in part]
+            assert [tuple(token["deprel"] for token in tree) for tree in read] == [sentence.labels for sentence in part]
+            assert [tuple(token["upos"] for token in tree) for tree in read] == [sentence.tags for sentence in part]
 
 
 def test_written_text_holds_the_sentences_line_by_line(tmp_path: Path) -> None:
@@ -327,14 +309,11 @@ def test_written_text_holds_the_sentences_line_by_line(tmp_path: Path) -> None:
     assert sorted(written) == sorted(path.name for path in tmp_path.iterdir())
     dev = splits(7, train=20, dev=3, test=2).dev
     lines = {
-        name: written[f"dev.{name}"].read_text(encoding="utf-8").splitlines()
-        for name in ("txt", "src", "tgt", "tsv")
+        name: written[f"dev.{name}"].read_text(encoding="utf-8").splitlines() for name in ("txt", "src", "tgt", "tsv")
     }
     assert lines["txt"] == lines["src"] == [" ".join(sentence.words) for sentence in dev]
     assert lines["tgt"] == [" ".join(sentence.translation) for sentence in dev]
-    assert lines["tsv"] == [
-        f"{source}\t{target}" for source, target in zip(lines["src"], lines["tgt"], strict=True)
-    ]
+    assert lines["tsv"] == [f"{source}\t{target}" for source, target in zip(lines["src"], lines["tgt"], strict=True)]
 
 
 def test_too_few_types_are_refused_by_name_and_number() -> None:

@@ -48,8 +48,7 @@ def noisy(references: list[str], share: float, seed: int) -> list[str]:
     """The references with a share of their words replaced."""
     generator = random.Random(seed)
     return [
-        " ".join("x" if generator.random() < share else word for word in reference.split())
-        for reference in references
+        " ".join("x" if generator.random() < share else word for word in reference.split()) for reference in references
     ]
 
 
@@ -80,9 +79,7 @@ def test_a_tokenised_corpus_is_scored_without_a_warning(caplog: pytest.LogCaptur
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
-def test_sentence_bleu_is_sacrebleus_smoothed_with_effective_order(
-    hypothesis: list[str], reference: list[str]
-) -> None:
+def test_sentence_bleu_is_sacrebleus_smoothed_with_effective_order(hypothesis: list[str], reference: list[str]) -> None:
     expected = sacrebleu.sentence_bleu(" ".join(hypothesis), [" ".join(reference)], tokenize="none").score
     assert math.isclose(sentence_bleu(hypothesis, reference), expected / 100, abs_tol=1e-15)
 
@@ -169,9 +166,7 @@ def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(SentenceCounts, st.booleans()), min_size=1, max_size=12), st.booleans())
-def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(
-    cases: list, labelled: bool
-) -> None:
+def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cases: list, labelled: bool) -> None:
     system = [AttachmentCounts(words, a, min(a, 2)) for (words, a, _), _ in cases]
     baseline = [AttachmentCounts(words, b, b * keep) for (words, _, b), keep in cases]
     found = paired_bootstrap_attachment(
@@ -198,9 +193,7 @@ def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(
     assert math.isclose(found.system_mean, sum(of_system) / 40, abs_tol=1e-9)
     assert math.isclose(found.baseline_mean, sum(of_baseline) / 40, abs_tol=1e-9)
     # 40 samples: one off at each end.
-    assert math.isclose(
-        found.system_interval, (sorted(of_system)[38] - sorted(of_system)[1]) / 2, abs_tol=1e-9
-    )
+    assert math.isclose(found.system_interval, (sorted(of_system)[38] - sorted(of_system)[1]) / 2, abs_tol=1e-9)
 
 
 def test_a_clearly_better_parser_is_significant_and_an_equal_one_is_not() -> None:
@@ -280,7 +273,5 @@ def test_bootstrap_refuses_what_sacrebleu_takes_for_its_default(samples: int, se
     assert str(error.value) == message
     one = [counts(1, 1)]
     with pytest.raises(ConfigError) as error:
-        paired_bootstrap_attachment(
-            one, one, labelled=True, punctuation=UPOS_PUNCTUATION, samples=samples, seed=seed
-        )
+        paired_bootstrap_attachment(one, one, labelled=True, punctuation=UPOS_PUNCTUATION, samples=samples, seed=seed)
     assert str(error.value) == message

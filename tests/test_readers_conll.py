@@ -47,9 +47,7 @@ def is_tree(heads: tuple[int, ...]) -> bool:
 def test_a_sentence_is_read_without_comments_multiword_and_empty_nodes(tmp_path: Path) -> None:
     path = tmp_path / "t.conllu"
     path.write_text(SENTENCE)  # no empty line at the end
-    expected = Tree(
-        ("They", "'ve", "left"), ("PRON", "AUX", "VERB"), (3, 3, 0), ("nsubj", "aux", "root"), path, 3
-    )
+    expected = Tree(("They", "'ve", "left"), ("PRON", "AUX", "VERB"), (3, 3, 0), ("nsubj", "aux", "root"), path, 3)
     assert read_conll([path], flavour=Flavour.CONLLU) == [expected]
 
 
@@ -82,9 +80,7 @@ def treebanks(draw: st.DrawFn) -> str:
 
 @given(treebanks())
 def test_the_conllu_package_reads_the_same_trees(text: str) -> None:
-    theirs = [
-        [token for token in sentence if isinstance(token["id"], int)] for sentence in conllu.parse(text)
-    ]
+    theirs = [[token for token in sentence if isinstance(token["id"], int)] for sentence in conllu.parse(text)]
     for ours, tokens in zip(read(text), theirs, strict=True):
         assert ours.words == tuple(token["form"] for token in tokens)
         assert ours.tags == tuple(token["upos"] for token in tokens)

@@ -19,9 +19,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".
 # Line ends, NUL, half surrogates and the byte order mark have tests of their own.
 line_text = st.text(st.characters(exclude_characters="\n\r\0\ufeff", exclude_categories=["Cs"]))
 sentence = (
-    st.lists(st.sampled_from(["a", "Ü", "\u2028", "漢", "\x85", "e\u0301"]), min_size=1)
-    .map("x ".join)
-    .map("w".__add__)
+    st.lists(st.sampled_from(["a", "Ü", "\u2028", "漢", "\x85", "e\u0301"]), min_size=1).map("x ".join).map("w".__add__)
 )
 
 
@@ -35,9 +33,7 @@ def fails(message: str) -> AbstractContextManager[object]:
     return pytest.raises(DataError, match=re.escape(message))
 
 
-@given(
-    st.lists(line_text, min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from([*PACK])
-)
+@given(st.lists(line_text, min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from([*PACK]))
 def test_lines_written_are_the_lines_read(lines: list[str], end: str, mark: bool, suffix: str) -> None:
     data = ("\ufeff" * mark + end.join(lines) + end).encode()
     with tempfile.TemporaryDirectory() as folder:
@@ -154,9 +150,7 @@ def test_parallel_files_and_columns_give_the_pairs_written(pairs: list[tuple[str
         source = write(folder, "t.de.xz", "".join(f"{s}\n" for s, _ in pairs).encode())
         target = write(folder, "t.en", "".join(f"{t}\n" for _, t in pairs).encode())
         table = write(folder, "t.tsv.gz", "".join(f"{t}\tnote\t{s}\n" for s, t in pairs).encode())
-        assert read_parallel([source], [target]) == [
-            TextPair(s, t, source, i) for i, (s, t) in enumerate(pairs, 1)
-        ]
+        assert read_parallel([source], [target]) == [TextPair(s, t, source, i) for i, (s, t) in enumerate(pairs, 1)]
         read = read_tsv([table], source_column=2, target_column=0)
         assert read == [TextPair(s, t, table, i) for i, (s, t) in enumerate(pairs, 1)]
 

@@ -33,8 +33,7 @@ def as_text(table: Table, *, end: str = "\n") -> bytes:
 def as_binary(table: Table, *, end: str = "\n") -> bytes:
     size = len(next(iter(table.values())))
     records = [
-        name.encode() + b" " + struct.pack(f"<{size}f", *vector) + end.encode()
-        for name, vector in table.items()
+        name.encode() + b" " + struct.pack(f"<{size}f", *vector) + end.encode() for name, vector in table.items()
     ]
     return f"{len(table)} {size}\n".encode() + b"".join(records)
 

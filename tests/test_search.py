@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argbeam.beams import SearchResult
 from argbeam.data import make_batch
 from argbeam.models import LstmSeq2Seq
 from argbeam.rules import LogprobSum, ScoreRule, Stop, StopBest, StopTop
-from argbeam.search import SearchResult, beam_search
+from argbeam.search import beam_search
 from argbeam.successors import Permutation, ShiftReduce, Unconstrained
 from argbeam.vocabulary import EOS
 from oracles import (

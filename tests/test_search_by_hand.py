@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from argbeam.beams import SearchResult
 from argbeam.data import make_batch
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, Stop, StopBest, StopTop
-from argbeam.search import SearchResult, beam_search
+from argbeam.search import beam_search
 from argbeam.successors import Permutation, ShiftReduce, Unconstrained
 from argbeam.vocabulary import EOS, PAD
 from oracles import ToyModel, Words, brute_force_beam, example_of, last_score

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argbeam.beams import Violations
 from argbeam.data import make_batch
 from argbeam.rules import LastScore, ScoreRule, Stop, StopBest, StopTop
-from argbeam.search import Gold, Restart, Violations, beam_search
+from argbeam.search import Gold, Restart, beam_search
 from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.vocabulary import EOS
 from oracles import (

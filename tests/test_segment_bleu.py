@@ -53,8 +53,7 @@ def looped_authors_bleu(rival: list[int], gold: list[int]) -> float:
     product, smooth = 1.0, 1.0
     for order in range(1, min(4, len(rival)) + 1):
         rival_counts, gold_counts = (
-            Counter(tuple(side[i : i + order]) for i in range(len(side) - order + 1))
-            for side in (rival, gold)
+            Counter(tuple(side[i : i + order]) for i in range(len(side) - order + 1)) for side in (rival, gold)
         )
         correct = float(sum((rival_counts & gold_counts).values()))
         if correct == 0:
@@ -69,9 +68,7 @@ def looped_authors_segments(case: Case, *, start_symbol: bool) -> torch.Tensor:
     for row, (rival, gold, violation) in enumerate(zip(*case, strict=True)):
         for start, end in segments(violation):
             lead = [gold[start - 1]] if start > 0 else [99] * start_symbol
-            expected[row, end] = looped_authors_bleu(
-                lead + rival[start : end + 1], lead + gold[start : end + 1]
-            )
+            expected[row, end] = looped_authors_bleu(lead + rival[start : end + 1], lead + gold[start : end + 1])
     return expected
 
 
@@ -83,9 +80,7 @@ def tensors(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @given(batches())
 def test_segment_bleu_is_sacrebleus_sentence_bleu_of_every_segment(case: Case) -> None:
     expected = sacrebleu_segments(case)
-    torch.testing.assert_close(
-        segment_bleu(*tensors(case), dtype=torch.float64), expected, rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(segment_bleu(*tensors(case), dtype=torch.float64), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(segment_bleu(*tensors(case)), expected.float(), rtol=0, atol=1e-6)
 
 

@@ -26,12 +26,6 @@ def test_select_lists_rows_and_leaves_the_sentence_part_alone() -> None:
     assert state.hypothesis["b"].tolist() == [1, 3, 5]
 
 
-def test_where_takes_rows_of_the_first_state_where_the_mask_is_true() -> None:
-    mixed = State.where(torch.tensor([True, False]), state_of([[1, 2], [3, 4]]), state_of([[5, 6], [7, 8]]))
-    assert mixed.hypothesis["a"].tolist() == [[1, 2], [7, 8]]
-    assert mixed.hypothesis["b"].tolist() == [1, 7]
-
-
 def mask(
     sentences: list[int],
     *,

@@ -61,9 +61,7 @@ def test_moses_lowers_after_it_has_seen_abbreviations() -> None:
 
 
 def test_an_unknown_language_is_an_error() -> None:
-    with pytest.raises(
-        ConfigError, match=r"Moses tokenizer: language 'xx'; accepted: as, bn, .*, de, .*, en, "
-    ):
+    with pytest.raises(ConfigError, match=r"Moses tokenizer: language 'xx'; accepted: as, bn, .*, de, .*, en, "):
         Moses("xx")
 
 

@@ -172,9 +172,7 @@ def test_words_that_do_not_look_like_actions_stay_as_they_are(word: str) -> None
         (["a", "b", "c"], [3, 0, 2], "heads 3 0 2 make arcs that cross; only projective trees have actions"),
     ],
 )
-def test_a_tree_without_actions_is_refused_with_its_fault(
-    words: list[str], heads: list[int], message: str
-) -> None:
+def test_a_tree_without_actions_is_refused_with_its_fault(words: list[str], heads: list[int], message: str) -> None:
     with pytest.raises(DataError) as error:
         actions_of_tree(words, heads, ["x"] * len(words))
     assert str(error.value) == message

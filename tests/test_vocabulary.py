@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from argbeam.errors import ConfigError, DataError
 from argbeam.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, fold_digits
 
-words = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.sampled_from([*SPECIALS, "a", "b"])
-)
+words = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.sampled_from([*SPECIALS, "a", "b"]))
 corpora = st.lists(st.lists(words))
 
 

@@ -51,9 +51,9 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train seq2seq, BSO and ConBSO on a generated corpus, compare them, and write a report. Takes minutes."""
-    from argbeam.demo import run_demo
+    from argbeam.demo import demo_recipes, run_demo
 
-    signal = run_demo(out, seed=seed, as_json=as_json)
+    signal = run_demo(demo_recipes(out, seed=seed), out, as_json=as_json)
     if signal:
         _stopped(["demo", "--out", str(out), "--seed", str(seed)], signal)
 

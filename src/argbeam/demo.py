@@ -1,7 +1,7 @@
 """The demonstration: seq2seq, BSO and ConBSO on the generated corpus, one table, one report."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from argbeam.config import load_recipe
@@ -17,13 +17,13 @@ BEAMS = (1, 5, 10)
 _PRETRAIN = "pretrain"
 
 
-def run_demo(out: Path, *, seed: int, as_json: bool = False, overrides: Sequence[str] = ()) -> int:
+def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False) -> int:
     """Train, score and report; return the signal that stopped it, or 0. A second call goes on where the first was."""
-    for name, recipe in demo_recipes(out, seed=seed, overrides=overrides).items():
+    for name, recipe in recipes.items():
         outcome = train_run(recipe, out / name, title=name)
         if outcome.signal:
             return outcome.signal
-    folders = [out / name for name in ("seq2seq", "bso", "conbso")]
+    folders = [out / name for name in recipes if name != _PRETRAIN]
     for folder in folders:
         note(f"{folder.name}: decoding test at beams {', '.join(map(str, BEAMS))}")
         for scored in score_run(open_run(folder), "test", BEAMS):

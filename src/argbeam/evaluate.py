@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from argbeam.beams import Beams
 from argbeam.data import Example, in_order_of_length, make_batch
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.rules import ScoreRule, Stop
-from argbeam.search import Beams, beam_search
+from argbeam.search import beam_search
 from argbeam.tasks.contract import Item, Score, Task
 from argbeam.vocabulary import PAD
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -29,15 +29,6 @@ class State:
         """The rows listed, in that order, as often as listed; the per-sentence part stays as it is."""
         chosen = {name: tensor.index_select(0, rows_N) for name, tensor in self.hypothesis.items()}
         return State(self.sentence, chosen, self.time)
-
-    @staticmethod
-    def where(mask_N: Bool[Tensor, " N"], a: "State", b: "State") -> "State":
-        """Row by row `a` where the mask is true, otherwise `b`; both come from the same sentences."""
-        mixed = {
-            name: torch.where(mask_N.view(-1, *[1] * (tensor.dim() - 1)), tensor, b.hypothesis[name])
-            for name, tensor in a.hypothesis.items()
-        }
-        return State(a.sentence, mixed, a.time)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam.beams import Violations
 from argbeam.data import Batch
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay
 from argbeam.models.contract import Model
 from argbeam.rules import LastScore, Stop, StopTop
-from argbeam.search import Gold, Restart, Violations, beam_search
+from argbeam.search import Gold, Restart, beam_search
 from argbeam.segment_bleu import authors_segment_bleu, segment_bleu
 from argbeam.state import Noise
 from argbeam.successors import Successors
@@ -97,6 +98,7 @@ class BsoStep:
             rule=bso.rule,
             stop=bso.stop if bso.open_length else None,
             gold=Gold(gold_BT, length_B, Restart(bso.margin)),
+            n_best=0,
         ).violations
         assert found is not None
         again = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)

@@ -48,18 +48,16 @@ def replay(
     """
     batch, steps = gold_BT.shape
     lane_N = torch.arange(2 * batch, device=gold_BT.device)  # gold in even rows, rival in odd ones
-    gold_lane_N = lane_N - lane_N % 2
-    is_rival_N = lane_N % 2 == 1
     state = state.select(lane_N // 2)
     read_gold_BT = _shifted(gold_BT)
     restarted_BT = _shifted(restart_BT.long(), first=0).bool()
     read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
     read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
-    restarted_TN = restarted_BT.T.repeat_interleave(2, dim=1) & is_rival_N
+    # After a restart the rival's row is taken from the row before it, which is gold's.
+    rows_TN = lane_N - restarted_BT.T.repeat_interleave(2, dim=1) * (lane_N % 2)
     outputs = []
     for t in range(steps):
-        if t > 0:
-            state = State.where(restarted_TN[t], state.select(gold_lane_N), state)
+        state = state.select(rows_TN[t]) if t > 0 else state
         state = model.step(state, read_TN[t])
         outputs.append(model.output(state))
     # Two words are needed of each step, not V: one look-up of their rows of the output layer serves all steps.

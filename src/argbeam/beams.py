@@ -1,0 +1,121 @@
+"""What a search leaves behind, and how sequences are read back from it through their parents."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from argbeam.rules import NEVER, Finished
+from argbeam.vocabulary import PAD
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The successors kept at every step, best first: their newest word, their parent's row, their rank.
+
+    Sentences that are over have PAD as their newest words when decoding, and no meaning at all when training.
+    """
+
+    tokens_TBJ: Int[Tensor, "T B J"]
+    parents_TBJ: Int[Tensor, "T B J"]
+    ranks_TBJ: Float[Tensor, "T B J"]
+
+
+@dataclass(frozen=True)
+class Violations:
+    """What a search with gold found. Column t is the paper's time t + 1.
+
+    `rival_BT` holds every rival's words since the last restart, on the columns up to its violation: the segments
+    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold.
+    """
+
+    violation_BT: Bool[Tensor, "B T"]
+    rival_BT: Int[Tensor, "B T"]
+    rival_is_gold_BT: Bool[Tensor, "B T"]
+    rival_ended_BT: Bool[Tensor, "B T"]
+    gold_score_BT: Float[Tensor, "B T"]
+    rival_score_BT: Float[Tensor, "B T"]
+    gold_on_beam_B: Bool[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The sequences found, best first (PAD behind their end), with their ranks.
+
+    `finished` tells a sequence that ended properly from one cut off at the length limit; `dead` a sentence whose search
+    met prefixes with no valid successor at all, and which is therefore a prefix. `violations` is there when gold was.
+    """
+
+    tokens_BNT: Int[Tensor, "B N T"]
+    rank_BN: Float[Tensor, "B N"]
+    length_BN: Int[Tensor, "B N"]
+    finished_BN: Bool[Tensor, "B N"]
+    dead_B: Bool[Tensor, " B"]
+    beams: Beams
+    violations: Violations | None
+
+
+def rival_words(
+    beams: Beams,
+    gold_BT: Int[Tensor, "B T"],
+    violation_TB: Bool[Tensor, "T B"],
+    rival_TB: Int[Tensor, "T B"],
+) -> Int[Tensor, "B T"]:
+    """Every rival's words, read back from its violation to the restart before it; gold's where there is no rival.
+
+    `rival_TB` is the rival's place among the successors of each step.
+    """
+    words: list[Tensor] = []
+    place_B1 = torch.zeros_like(rival_TB[0, :, None])
+    for t in reversed(range(len(violation_TB))):
+        # A violation starts a segment's reading; it overrides what the later segment would read on into.
+        place_B1 = torch.where(violation_TB[t, :, None], rival_TB[t, :, None], place_B1)
+        words.append(beams.tokens_TBJ[t].gather(1, place_B1))
+        place_B1 = beams.parents_TBJ[t].gather(1, place_B1)
+    rival_BT = torch.cat(words[::-1], 1)
+    # Columns from which a violation is still to come belong to its segment.
+    ahead_BT = violation_TB.T.flip(1).cummax(1).values.flip(1)
+    return torch.where(ahead_BT, rival_BT, gold_BT)
+
+
+def read_result(
+    beams: Beams,
+    finished: Finished,
+    total_BK: Float[Tensor, "B K"],
+    dead_B: Bool[Tensor, " B"],
+    violations: Violations | None,
+    *,
+    n_best: int,
+    open_length: bool,
+) -> SearchResult:
+    """The finished sequences; where there are none, the final beam: all of it at fixed length, else its top."""
+    steps, batch = beams.tokens_TBJ.shape[:2]
+    if open_length:
+        ended_BN = finished.rank_BN > NEVER
+        best_B1, place_B1 = total_BK.max(1, keepdim=True)
+        # The top of the beam takes the first place where nothing has finished.
+        top_BN = ~ended_BN.any(1, keepdim=True) & (torch.arange(n_best, device=dead_B.device) == 0)
+        rank_BN = torch.where(top_BN, best_B1, finished.rank_BN)
+        places_BN = torch.where(top_BN, place_B1, finished.place_BN)
+        time_BN = torch.where(top_BN, steps - 1, finished.time_BN)
+    else:
+        rank_BN = total_BK[:, :n_best]
+        ended_BN = ~dead_B[:, None] & (rank_BN > NEVER)
+        places_BN = torch.arange(rank_BN.shape[1], device=dead_B.device).expand(batch, -1)
+        time_BN = torch.full_like(places_BN, steps - 1)
+    words: list[Tensor] = []
+    for t in reversed(range(steps)) if n_best else ():
+        word_BN = beams.tokens_TBJ[t].gather(1, places_BN)
+        words.append(word_BN.masked_fill((t > time_BN) | (rank_BN == NEVER), PAD))
+        places_BN = torch.where(t <= time_BN, beams.parents_TBJ[t].gather(1, places_BN), places_BN)
+    tokens_BNT = torch.stack(words[::-1], 2) if words else beams.tokens_TBJ[..., :0].permute(1, 2, 0)
+    return SearchResult(
+        tokens_BNT=tokens_BNT,
+        rank_BN=rank_BN,
+        length_BN=(tokens_BNT != PAD).sum(2),
+        finished_BN=ended_BN,
+        dead_B=dead_B,
+        beams=beams,
+        violations=violations,
+    )

@@ -1,0 +1,77 @@
+"""The demonstration: a fair comparison, small enough to run here, and one that has to come out right."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from argbeam.config import load_recipe
+from argbeam.demo import BEAMS, demo_recipes, run_demo
+from argbeam.errors import ConfigError
+from argbeam.settings import Recipe
+from argbeam.shipped import shipped_recipes
+
+TINY = (
+    "data.types=200",
+    "data.train=40",
+    "data.dev=6",
+    "data.test=6",
+    "model.hidden=8",
+    "model.embedding=8",
+    "runtime.device=cpu",
+)
+
+
+def tiny_recipes(out: Path, *, seed: int) -> dict[str, Recipe]:
+    """The demo's own recipes, each stage one epoch, with a tiny corpus and model."""
+    recipes = demo_recipes(out, seed=seed, overrides=TINY)
+    return {
+        name: recipe.model_copy(
+            update={"stages": {k: v.model_copy(update={"epochs": 1}) for k, v in recipe.stages.items()}}
+        )
+        for name, recipe in recipes.items()
+    }
+
+
+def epochs(recipe: Recipe) -> int:
+    return sum(stage.epochs for stage in recipe.stages.values())
+
+
+def test_seq2seq_trains_as_long_as_the_others_on_the_same_data(tmp_path: Path) -> None:
+    recipes = demo_recipes(tmp_path, seed=1)
+    assert list(recipes) == ["seq2seq", "pretrain", "bso", "conbso"]
+    assert len({recipe.data for recipe in recipes.values()}) == 1
+    assert len({recipe.model for recipe in recipes.values()}) == 1
+    assert len({recipe.batch for recipe in recipes.values()}) == 1
+    for name in ("bso", "conbso"):
+        assert recipes[name].start == str(tmp_path / "pretrain")
+        assert epochs(recipes["seq2seq"]) >= epochs(recipes["pretrain"]) + epochs(recipes[name])
+
+
+def test_the_demo_goes_from_the_shipped_recipes_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipes = tiny_recipes(tmp_path, seed=1)
+    assert run_demo(recipes, tmp_path) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0] == "bleu, word_ordering, test"
+    assert [line.split()[0] for line in lines[2:5]] == ["seq2seq", "BSO", "ConBSO"]
+    assert all(line.count("(") == len(BEAMS) for line in lines[3:5])
+    assert (tmp_path / "report.html").is_file()
+    assert f"{tmp_path / 'report.html'}: the report" in err
+    assert run_demo(recipes, tmp_path, as_json=True) == 0
+    out, err = capsys.readouterr()
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["test_beam"] for record in records] == [*BEAMS] * 3
+    assert err.count("training is finished; nothing to do") == 4
+
+
+def test_a_demo_of_another_seed_goes_elsewhere(tmp_path: Path) -> None:
+    first, second = (dict([next(iter(tiny_recipes(tmp_path, seed=seed).items()))]) for seed in (1, 2))
+    run_demo(first, tmp_path)
+    with pytest.raises(ConfigError, match=r"another recipe: seed: 1 -> 2; choose another --out$"):
+        run_demo(second, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("demo/")])
+def test_demo_recipes_need_no_files(name: str) -> None:
+    assert load_recipe(shipped_recipes()[name]).data.kind == "generated"
