@@ -196,8 +196,9 @@ def _best_words(words_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Ten
     columns = words_BKC.shape[2]
     whole = columns - columns % _BLOCK
     if whole < max(_BLOCKS, kept) * _BLOCK:
-        return tuple(words_BKC.topk(min(kept, columns), dim=2))
-    blocks_BKNW = words_BKC[:, :, :whole].unflatten(2, (-1, _BLOCK))
+        best = words_BKC.topk(min(kept, columns), dim=2)
+        return best.values, best.indices
+    blocks_BKNW = words_BKC[:, :, :whole].view(*words_BKC.shape[:2], -1, _BLOCK)
     chosen_BKP = blocks_BKNW.amax(3).topk(kept, dim=2, sorted=False).indices
     near_BKX = blocks_BKNW.gather(2, chosen_BKP[..., None].expand(-1, -1, -1, _BLOCK)).flatten(2)
     near_BKX = torch.cat([near_BKX, words_BKC[:, :, whole:]], 2)
