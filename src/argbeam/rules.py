@@ -48,7 +48,7 @@ class LastScore:
         return model.scores(output_BRH, candidates_BC)
 
     def rank(self, total_BK: Tensor, words_BKC: Tensor) -> Tensor:
-        return words_BKC.masked_fill(total_BK[..., None] == NEVER, NEVER)
+        return torch.where(total_BK[..., None] == NEVER, NEVER, words_BKC)
 
     def finished(self, total_BK: Tensor, length: int) -> Tensor:
         return total_BK

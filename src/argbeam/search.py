@@ -172,7 +172,7 @@ def _best(
     kept: int,
 ) -> _Found:
     """The best valid successors: first each row's best words, which every rule ranks alike, then the best of all."""
-    row_words_BKP, row_columns_BKP = _best_words(words_BKC.masked_fill(~allowed_BKC, NEVER), kept)
+    row_words_BKP, row_columns_BKP = _best_words(torch.where(allowed_BKC, words_BKC, NEVER), kept)
     ranks_BX = rule.rank(beam.total_BK, row_words_BKP).flatten(1)
     columns_BX = row_columns_BKP.flatten(1)
     missing = kept - ranks_BX.shape[1]

@@ -1,5 +1,6 @@
 """The training loop, as a generator of events. It knows no loss, no task and no model by name."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ _LOOK_EVERY = 50
 _STAGE_EPOCHS = 1_000_000
 # So many updates with a gradient that is not finite end a run: it has diverged.
 _NOT_FINITE_LIMIT = 20
+_DIVERGED = "training has diverged: lower the learning rates of the stage"
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Trainer:
             stepper.sums.values.update(tensors_under(self.resumed, "sums.", self.device))
             self.resumed = {}
         position = self.position
-        while position.epoch < stage.epochs:
+        while position.epoch < stage.epochs and not self._out_of_patience(stage):
             step_loss = loss.at(position.epoch)
             grew = position.epoch > 0 and step_loss != loss.at(position.epoch - 1)
             if position.batch == 0 and grew and loss.reset_optimizer:
@@ -139,9 +141,6 @@ class Trainer:
             yield from self._epoch(name, stage, loss, stepper, optimizer)
             if self.stop_asked() and position.batch > 0:
                 return
-            epochs_without = position.epoch - 1 - position.best_epoch
-            if stage.patience and epochs_without >= stage.patience:
-                break
         if self.best:
             load_tensors(self.model, self.best, "")
         yield Record(
@@ -237,6 +236,8 @@ class Trainer:
         figures: dict[str, Any] = {}
         if loss.rule.normalised or stage.keep == "perplexity":
             figures["perplexity"] = perplexity(self.model, self.dev_examples, batch=decode.batch, device=self.device)
+            if math.isnan(figures["perplexity"]):
+                raise ArgbeamError(f"update {self.position.update}: the dev perplexity is not a number; {_DIVERGED}")
         if stage.keep == "score":
             rule, stop = decode_rules(loss, decode)
             decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch)
@@ -258,6 +259,11 @@ class Trainer:
             return CapturedStepper(step, CudaRecorder())
         return EagerStepper(step)
 
+    def _out_of_patience(self, stage: Stage) -> bool:
+        # Asked before each epoch, not after: a run that was killed between two epochs must be asked as well.
+        epochs_without = self.position.epoch - 1 - self.position.best_epoch
+        return 0 < stage.patience <= epochs_without
+
     def _is_due(self) -> bool:
         return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every
 
@@ -276,7 +282,7 @@ class Trainer:
         if bad > _NOT_FINITE_LIMIT:
             raise ArgbeamError(
                 f"update {self.position.update}: {bad:.0f} gradients of this epoch were not finite and were left out; "
-                "training has diverged: lower the learning rates of the stage"
+                f"{_DIVERGED}"
             )
 
 

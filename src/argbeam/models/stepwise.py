@@ -182,8 +182,9 @@ class _AttentionStep(Function):
     @once_differentiable
     def backward(ctx: Any, grad_BRH: Tensor) -> tuple[Tensor, None, None, None, None]:
         query_BRH, keys_BSH, memory_BSH, weight_BRS = ctx.saved_tensors
-        dtype = keys_BSH.dtype
-        grad_BRH, query_BRH, weight_BRS = grad_BRH.to(dtype), query_BRH.to(dtype), weight_BRS.to(dtype)
+        dtype = memory_BSH.dtype  # under autocast the products, and the keys with them, are of another
+        grad_BRH, query_BRH, keys_BSH = grad_BRH.to(dtype), query_BRH.to(dtype), keys_BSH.to(dtype)
+        weight_BRS = weight_BRS.to(dtype)
         weight_grad_BRS = torch.bmm(grad_BRH, memory_BSH.transpose(1, 2))
         # Padding has weight 0, so its gradient is 0 as well.
         match_grad_BRS = torch.ops.aten._softmax_backward_data(weight_grad_BRS, weight_BRS, -1, dtype)

@@ -1,0 +1,236 @@
+"""Captured steps do what eager steps do, whatever records them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Graph, Stepper, Sums, TrainStep
+from argbeam.data import Batch, BatchPlan, Example
+from argbeam.losses.bso import Bso
+from argbeam.losses.contract import Loss, LossOutput, StepLoss
+from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.models.contract import Model
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.optim import Adagrad
+from argbeam.state import Noise
+from argbeam.successors import Permutation, Unconstrained
+
+VOCABULARY = 9
+CPU = torch.device("cpu")
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": CrossEntropy(),
+    "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, epochs_per_beam=1),
+    "conbso": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1),
+}
+
+
+@dataclass
+class StandInGraph:
+    """Does again, when replayed, what was asked for while it was recorded."""
+
+    work: Callable[[], None] | None = None
+    batch: Batch | None = None
+    replays: int = 0
+
+    def replay(self) -> None:
+        assert self.work is not None
+        self.replays += 1
+        self.work()
+
+
+@dataclass
+class StandInRecorder:
+    """While a graph is open, work is written down in it and not done: so does a CUDA stream."""
+
+    graphs: list[StandInGraph] = field(default_factory=list)
+    open: StandInGraph | None = None
+
+    def graph(self) -> StandInGraph:
+        self.graphs.append(StandInGraph())
+        return self.graphs[-1]
+
+    @contextmanager
+    def record(self, graph: Graph) -> Iterator[None]:
+        assert isinstance(graph, StandInGraph)
+        self.open = graph
+        yield
+        self.open = None
+
+
+@dataclass
+class RecordableStep(TrainStep):
+    """A training step that a `StandInRecorder` can record."""
+
+    recorder: StandInRecorder = field(default_factory=StandInRecorder)
+    eager: int = 0
+
+    def __call__(self, loss: StepLoss, batch: Batch, update: Tensor) -> None:
+        if self.recorder.open is None:
+            self.eager += 1
+            super().__call__(loss, batch, update)
+        else:
+            self.recorder.open.work = partial(super().__call__, loss, batch, update)
+            self.recorder.open.batch = batch
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A loss that writes down what it is called with: the update's number and the sentences of the batch."""
+
+    name: str
+    seen: list[tuple[str, int, list[int]]] = field(compare=False)
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert noise is not None and isinstance(model, LstmSeq2Seq)
+        self.seen.append((self.name, int(noise.update), batch.sentence_B.tolist()))
+        total = model.output_layer.bias.sum()
+        return LossOutput(total, None, {"loss": total.detach()})
+
+
+def model_on(device: torch.device) -> LstmSeq2Seq:
+    model = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=5, embedding=4, dropout=0.3
+    )
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    return model.to(device)
+
+
+def step_on(device: torch.device) -> RecordableStep:
+    model = model_on(device)
+    rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
+    return RecordableStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
+
+
+def plan() -> BatchPlan:
+    """Eleven sentences of two to five words, of which batches of four make three shapes."""
+    draw = torch.Generator().manual_seed(2)
+    lengths = [2, 2, 2, 2, 3, 3, 3, 3, 5, 5, 5]
+    targets = [tuple(torch.randint(4, VOCABULARY, (n,), generator=draw).tolist()) for n in lengths]
+    return BatchPlan([Example(t[::-1], t, i) for i, t in enumerate(targets)], 4, 1, 1, seed=1)
+
+
+def train(stepper: Stepper, loss: Loss, *, epochs: int) -> None:
+    batches, update = plan(), 0
+    for epoch in range(epochs):
+        for numbers in batches.epoch(epoch):
+            stepper(loss.at(epoch), batches.batch(numbers), update)
+            update += 1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) -> None:
+    """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
+    eager, captured = step_on(CPU), step_on(CPU)
+    train(EagerStepper(eager), LOSSES[name], epochs=3)
+    stepper = CapturedStepper(captured, captured.recorder)
+    train(stepper, LOSSES[name], epochs=3)
+    assert sum(graph.replays for graph in captured.recorder.graphs) + captured.eager == 9
+    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(eager.optimizer.sums, captured.optimizer.sums, strict=True):
+        assert torch.equal(a, b)
+    assert eager.sums.read() == captured.sums.read() == stepper.sums.read()
+
+
+def test_the_first_step_of_a_loss_is_eager_and_every_shape_is_recorded_once() -> None:
+    step, batches = step_on(CPU), plan()
+    stepper = CapturedStepper(step, step.recorder)
+    numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
+    assert len({batch.shape for batch in numbers}) == 3
+    stepper(CrossEntropy(), numbers[0], 0)
+    assert (step.eager, stepper.captures, stepper.recorded) == (1, 0, {})
+    for update in range(1, 10):
+        stepper(CrossEntropy(), numbers[update % 3], update)
+    assert (step.eager, stepper.captures) == (1, 3)
+    assert set(stepper.recorded) == {batch.shape for batch in numbers}
+    assert [graph.replays for graph in step.recorder.graphs] == [3, 3, 3]
+    assert stepper.seconds > 0
+
+
+def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
+    seen: list[tuple[str, int, list[int]]] = []
+    step, batch = step_on(CPU), plan().batch([0, 1])
+    stepper = CapturedStepper(step, step.recorder)
+    for update, name in enumerate("aaabbba"):
+        stepper(Watching(name, seen), batch, update)  # made anew each time: equality counts, not identity
+    assert [(name, update) for name, update, _ in seen] == list(zip("aaabbba", range(7), strict=True))
+    assert (step.eager, stepper.captures) == (3, 2)
+    assert stepper.recorded == {}  # the last step was the first of its loss
+
+
+def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
+    seen: list[tuple[str, int, list[int]]] = []
+    step, batches = step_on(CPU), plan()
+    stepper = CapturedStepper(step, step.recorder)
+    groups = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1], [1, 0, 3, 2]]
+    for update, numbers in zip((5, 6, 9, 70), groups, strict=True):
+        stepper(Watching("a", seen), batches.batch(numbers), update)
+    assert seen == [("a", update, numbers) for update, numbers in zip((5, 6, 9, 70), groups, strict=True)]
+
+
+def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
+    step, batches = step_on(CPU), plan()
+    stepper = CapturedStepper(step, step.recorder)
+    first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
+    stepper(CrossEntropy(), first, 0)
+    stepper(CrossEntropy(), second, 1)
+    (recorded,) = stepper.recorded.values()
+    places = {f.name: getattr(recorded.batch, f.name).data_ptr() for f in fields(Batch)}
+    assert all(getattr(second, name).data_ptr() != place for name, place in places.items())
+    stepper(CrossEntropy(), third, 2)
+    for name, place in places.items():
+        assert getattr(recorded.batch, name).data_ptr() == place
+        assert torch.equal(getattr(recorded.batch, name), getattr(third, name))
+    assert second.sentence_B.tolist() == [3, 1, 0, 2]
+
+
+def test_sums_add_up_and_are_cleared_in_place() -> None:
+    sums = Sums()
+    one, two = torch.tensor(1.5), torch.tensor([1.0, 2.0])
+    for _ in range(2):
+        sums.add({"one": one, "two": two})
+    assert sums.read() == {"one": 3.0, "two": [2.0, 4.0]}
+    assert (one.item(), two.tolist()) == (1.5, [1.0, 2.0])
+    place = sums.values["two"].data_ptr()
+    sums.clear()
+    assert sums.read() == {"one": 0.0, "two": [0.0, 0.0]}
+    assert sums.values["two"].data_ptr() == place
+
+
+def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() -> None:
+    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    EagerStepper(step)(CrossEntropy(), batch, 0)
+    good = step.sums.read()
+    weights = [p.detach().clone() for p in step.optimizer.parameters]
+    with torch.no_grad():
+        step.optimizer.parameters[-1][4] = torch.nan
+    EagerStepper(step)(CrossEntropy(), batch, 1)
+    found = step.sums.read()
+    assert found == {**good, "updates": 2.0, "not_finite": 1.0}
+    assert all(torch.equal(a, b) for a, b in zip(weights[:-1], step.optimizer.parameters[:-1], strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", LOSSES)
+def test_cuda_graphs_give_the_eager_numbers(name: str) -> None:
+    device = torch.device("cuda")
+    steps = []
+    for captured in (False, True):
+        model = model_on(device)
+        rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
+        step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
+        train(CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step), LOSSES[name], epochs=6)
+        steps.append(step)
+    for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    left, right = (step.sums.read() for step in steps)
+    assert left.keys() == right.keys()
+    for key in left:
+        assert left[key] == pytest.approx(right[key], rel=1e-4)
