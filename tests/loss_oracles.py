@@ -127,9 +127,9 @@ def naive_one_minus_bleu(rival: Words, gold: Words, before: int | None) -> float
 
 
 def naive_one_minus_authors_bleu(rival: Words, gold: Words, before: int | None) -> float:
-    """Segments start with the word before them, absent orders count as precision 1, the k-th order without a match
-    has 2^-k matches."""
-    lead = () if before is None else (before,)
+    """Segments start with the word before them (the first with the start symbol, here -1), absent orders count as
+    precision 1, the k-th order without a match has 2^-k matches."""
+    lead = (-1 if before is None else before,)
     rival, gold = (*lead, *rival), (*lead, *gold)
     product, smooth = 1.0, 1.0
     for order in range(1, min(4, len(rival)) + 1):

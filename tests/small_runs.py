@@ -40,7 +40,8 @@ def small_recipe(
     data: dict[str, Any] = GENERATED,
     stages: dict[str, Any] | None = None,
 ) -> Recipe:
-    """With `short_text` three updates an epoch; by default cross-entropy for two epochs and BSO for three, its beam growing once."""
+    """By default cross-entropy for two epochs and BSO for three, its beam growing once; with `short_text` an epoch
+    has three updates."""
     table = {
         "name": "small",
         "task": {"kind": task},

@@ -46,7 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm")
-    with training_display(load_recipe(find_recipe("demo/bso")), updates_before=100, title="demo") as show:
+    with training_display(load_recipe(find_recipe("demo/bso")), title="demo") as show:
         for event in EVENTS:
             show(event)
     return stream.getvalue()

@@ -13,7 +13,7 @@ import torch
 
 from argbeam import checkpoint
 from argbeam.config import recipe_from_json
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DeviceError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Evaluation
 from argbeam.records import read_records
 from argbeam.rules import LastScore, LogprobSum, StopBest, StopTop
@@ -85,9 +85,7 @@ def test_a_run_that_dies_again_and_again_goes_on_to_the_same_end(
     assert timeless_records(tmp_path) == timeless_records(undisturbed)
 
 
-def test_a_run_that_dies_between_two_epochs_keeps_its_patience(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_dies_between_two_epochs_keeps_its_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores 2, 1 with patience 1 end the stage after two epochs, also where the checkpoint lies right before that."""
 
     def falling(*_: Any, **__: Any) -> Evaluation:
@@ -153,6 +151,14 @@ def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path:
     ]
     start = read_records(tmp_path / "run" / "records.jsonl").records[0]
     assert start["left_out"] == {"too short": 3, "too long": 1}
+
+
+def test_training_on_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        finish(pretrain_only(tmp_path, "text.min_length=7", "text.max_length=8"), tmp_path / "run")
+    assert str(error.value) == (
+        "no training sentence has 7 to 8 words; text.min_length and text.max_length say which are taken"
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])

@@ -10,20 +10,28 @@ if TYPE_CHECKING:
     from argbeam.data import Example as Example
     from argbeam.data import make_batch as make_batch
     from argbeam.losses.bso import Bso as Bso
+    from argbeam.losses.contract import Loss as Loss
     from argbeam.losses.cross_entropy import CrossEntropy as CrossEntropy
     from argbeam.models.contract import Model as Model
     from argbeam.optim import Adagrad as Adagrad
     from argbeam.rules import LastScore as LastScore
     from argbeam.rules import LogprobSum as LogprobSum
+    from argbeam.rules import ScoreRule as ScoreRule
     from argbeam.rules import ScoreSum as ScoreSum
+    from argbeam.rules import Stop as Stop
     from argbeam.rules import StopBest as StopBest
     from argbeam.rules import StopTop as StopTop
+    from argbeam.run import Run as Run
+    from argbeam.run import load as load
     from argbeam.search import beam_search as beam_search
     from argbeam.state import Noise as Noise
     from argbeam.state import State as State
+    from argbeam.successors import Choices as Choices
     from argbeam.successors import Permutation as Permutation
     from argbeam.successors import ShiftReduce as ShiftReduce
+    from argbeam.successors import Successors as Successors
     from argbeam.successors import Unconstrained as Unconstrained
+    from argbeam.tasks.contract import Task as Task
     from argbeam.vocabulary import Vocabulary as Vocabulary
 
 
@@ -32,21 +40,29 @@ _HOMES = {
     "Adagrad": "argbeam.optim",
     "Batch": "argbeam.data",
     "Bso": "argbeam.losses.bso",
+    "Choices": "argbeam.successors",
     "CrossEntropy": "argbeam.losses.cross_entropy",
     "Example": "argbeam.data",
     "LastScore": "argbeam.rules",
     "LogprobSum": "argbeam.rules",
+    "Loss": "argbeam.losses.contract",
     "Model": "argbeam.models.contract",
     "Noise": "argbeam.state",
     "Permutation": "argbeam.successors",
+    "Run": "argbeam.run",
+    "ScoreRule": "argbeam.rules",
     "ScoreSum": "argbeam.rules",
     "ShiftReduce": "argbeam.successors",
     "State": "argbeam.state",
+    "Stop": "argbeam.rules",
     "StopBest": "argbeam.rules",
     "StopTop": "argbeam.rules",
+    "Successors": "argbeam.successors",
+    "Task": "argbeam.tasks.contract",
     "Unconstrained": "argbeam.successors",
     "Vocabulary": "argbeam.vocabulary",
     "beam_search": "argbeam.search",
+    "load": "argbeam.run",
     "make_batch": "argbeam.data",
 }
 

@@ -22,13 +22,10 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def training_display(recipe: Recipe, *, updates_before: int = 0, title: str = "") -> Iterator[Show]:
-    """Shows training's events: a bar where stderr is a terminal, lines where it is not.
-
-    `updates_before` is the number of updates of the stages that were finished when training went on.
-    """
+def training_display(recipe: Recipe, *, title: str = "") -> Iterator[Show]:
+    """Shows training's events: a bar where stderr is a terminal, lines where it is not."""
     if sys.stderr.isatty():
-        with _bar(recipe, updates_before, title) as show:
+        with _bar(recipe, title) as show:
             yield show
     else:
         yield _lines(title)
@@ -82,7 +79,7 @@ def _progress_line(event: Progress) -> str:
 
 
 @contextmanager
-def _bar(recipe: Recipe, updates_before: int, title: str) -> Iterator[Show]:
+def _bar(recipe: Recipe, title: str) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -92,23 +89,20 @@ def _bar(recipe: Recipe, updates_before: int, title: str) -> Iterator[Show]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[figures]}"))
     with Bars(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(f"{prefix}{next(iter(recipe.stages))}", total=None, figures="")
-        before = updates_before
 
         def show(event: Event | Notice) -> None:
-            nonlocal before
             if isinstance(event, Notice):
                 console.print(f"{prefix}{event.text}")
             elif isinstance(event, Record) and event.values["kind"] == "epoch":
                 console.print(f"{prefix}{epoch_line(event.values)}")
             elif isinstance(event, Record):
                 console.print(f"{prefix}{stage_line(event.values)}")
-                before = event.values["update"]
             elif isinstance(event, Progress):
                 bars.update(
                     bar,
                     description=f"{prefix}{event.stage}, epoch {event.epoch + 1}",
                     total=event.updates,
-                    completed=event.update - before,
+                    completed=event.update,
                     figures=_figures(event),
                 )
 

@@ -21,15 +21,17 @@ class Adagrad:
         rates: Mapping[str, float],
         max_norm: float,
         epsilon: float = 1e-10,
+        initial: float = 0.0,
     ) -> None:
         self.parameters: list[Tensor] = [p for name in rates for p in groups[name]]
         self.rates = [rate for name, rate in rates.items() for _ in groups[name]]
-        self.max_norm, self.epsilon = max_norm, epsilon
-        self.sums = [torch.zeros_like(p) for p in self.parameters]
+        self.max_norm, self.epsilon, self.initial = max_norm, epsilon, initial
+        self.sums = [torch.full_like(p, initial) for p in self.parameters]
 
     def reset(self) -> None:
         """Forget the gradients seen so far, as the authors' code does when the beam grows."""
-        torch._foreach_zero_(self.sums)
+        for total in self.sums:
+            total.fill_(self.initial)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:

@@ -9,6 +9,7 @@ RUN/predictions/         decoded splits
 """
 
 import fcntl
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from argbeam import checkpoint
 from argbeam.config import difference, recipe_from_json, recipe_to_json
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DeviceError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Decoded, Decoder, Evaluation, evaluate
 from argbeam.losses import make_loss
 from argbeam.models.lstm import LstmSeq2Seq
@@ -29,7 +30,7 @@ from argbeam.records import append_record, read_records, truncate_records, write
 from argbeam.rules import ScoreRule, Stop
 from argbeam.settings import Decode, Recipe
 from argbeam.tasks import TASKS, Task
-from argbeam.tasks.contract import Read
+from argbeam.tasks.contract import Item, Read
 from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, load_tensors
 from argbeam.version import __version__
 
@@ -58,7 +59,7 @@ class Run:
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
-        items = [self.task.item(line) for line in lines]
+        items = [self._item(line, number) for number, line in enumerate(lines, start=1)]
         decoded = self.decoder().decode(items, beam=beam or self.recipe.decode.beam)
         return [
             self.task.text(item, found.hypotheses[0].tokens) if found.hypotheses else ""
@@ -70,15 +71,15 @@ class Run:
     ) -> Iterator[tuple[str, Decoded]]:
         """Each line with all that the search found for it; reads no further ahead than it must."""
         beam = beam or self.recipe.decode.beam
-        waiting: list[str] = []
+        waiting: deque[str] = deque()
 
-        def items() -> Iterator[Any]:
-            for line in lines:
+        def items() -> Iterator[Item]:
+            for number, line in enumerate(lines, start=1):
                 waiting.append(line)
-                yield self.task.item(line)
+                yield self._item(line, number)
 
         for decoded in self.decoder().decode(items(), beam=beam, n_best=n_best, trace=trace):
-            yield waiting.pop(0), decoded
+            yield waiting.popleft(), decoded
 
     def evaluate(self, split: str, *, beam: int) -> Evaluation:
         """Decode a split and score it. Nothing else in argbeam opens a test split."""
@@ -109,6 +110,12 @@ class Run:
             "unfinished": evaluation.unfinished,
             "dead": evaluation.dead,
         }
+
+    def _item(self, line: str, number: int) -> Item:
+        item = self.task.item(line)
+        if not item.source:
+            raise DataError(f"line {number}: no words; a line holds one sentence")
+        return item
 
 
 def load(path: str | Path, *, device: str = "auto", decode: Decode | None = None) -> Run:
@@ -164,6 +171,12 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
     else:
         fitted = TASKS[recipe.task.kind].fit(recipe)
         task, read = fitted.task, fitted.train
+    if not read.items:
+        text = recipe.text
+        raise DataError(
+            f"no training sentence has {text.min_length} to {text.max_length} words; "
+            "text.min_length and text.max_length say which are taken"
+        )
     dev = task.read("dev")
     model = build_model(recipe, task)
     if start is not None:

@@ -23,7 +23,7 @@ _BLOCK, _BLOCKS = 64, 16
 
 @dataclass(frozen=True)
 class Restart:
-    """The gold policy of BSO (Wiseman & Rush 2016, section 4.1): after a violation the beam is gold's prefix alone."""
+    """The gold policy of BSO (Wiseman & Rush 2016, section 4.2): after a violation the beam is gold's prefix alone."""
 
     margin: float = 1.0
 
@@ -238,7 +238,7 @@ def _judge(
     policy: Restart,
     stop: Stop | None,
 ) -> _Verdict:
-    """The rival and whether it violates the margin (Wiseman & Rush 2016, section 4.1, and its Algorithm 1)."""
+    """The rival and whether it violates the margin (Wiseman & Rush 2016, section 4.2, and its Algorithm 1)."""
     beam_size = beam.total_BK.shape[1]
     # A successor is gold if its parent was and its newest word is; one token alone does not tell.
     is_gold_BJ = beam.is_gold_BK.gather(1, found.parents_BJ) & (found.tokens_BJ == gold_B[:, None])

@@ -244,6 +244,11 @@ class AdagradOptimizer(Settings):
     decoder: float = Field(ge=0, description="learning rate of the decoder")
     output: float = Field(ge=0, description="learning rate of the output layer")
     max_norm: float = Field(default=5.0, gt=0, description="gradients are rescaled to this norm at most")
+    initial: float = Field(
+        default=0.0,
+        ge=0,
+        description="what the sums of squared gradients start from; 0: a weight's first step is its whole rate",
+    )
     epsilon: float = Field(default=1e-10, gt=0, description="added to the root of the sum (the authors' Lua Adagrad)")
 
 

@@ -1,4 +1,4 @@
-"""The training loop, as a generator of events. It knows no loss, no task and no model by name."""
+"""The training loop, as a generator of events. It knows no loss and no task by name."""
 
 import math
 import time
@@ -31,7 +31,7 @@ _DIVERGED = "training has diverged: lower the learning rates of the stage"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands, for a progress bar. Not part of the records: it holds times."""
+    """Where a stage stands, for a progress bar: `update` of `updates`. Not part of the records: it holds times."""
 
     stage: str
     epoch: int
@@ -124,6 +124,7 @@ class Trainer:
             rates={**rates, "output": stage.optimizer.output},
             max_norm=stage.optimizer.max_norm,
             epsilon=stage.optimizer.epsilon,
+            initial=stage.optimizer.initial,
         )
         stepper = self._stepper(optimizer)
         if self.resumed:
@@ -164,7 +165,8 @@ class Trainer:
         number = _STAGE_EPOCHS * position.stage + position.epoch
         batches = self.plan.epoch(number, by_length=stage.first_epoch_by_length and position.epoch == 0)
         pin = self.device.type == "cuda"
-        looked, looked_at, words_before = position.batch, time.perf_counter(), 0.0
+        looked, looked_at = position.batch, time.perf_counter()
+        words_before = _number(stepper.sums.read(), "words")  # of this epoch, before a stop that training went on from
         while position.batch < len(batches):
             batch = self.plan.batch(batches[position.batch], lambda e: self.task.training_view(e, number))
             stepper(step_loss, batch.pin() if pin else batch, position.update)
@@ -181,7 +183,7 @@ class Trainer:
                 yield Progress(
                     stage=name,
                     epoch=position.epoch,
-                    update=position.update,
+                    update=len(batches) * position.epoch + position.batch,
                     updates=len(batches) * stage.epochs,
                     loss=_number(sums, "loss") / max(1.0, _number(sums, "words")),
                     violations=_number(sums, "violations") / max(1.0, _number(sums, "words")),

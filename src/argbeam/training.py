@@ -26,10 +26,9 @@ class Outcome:
 def train_run(recipe: Recipe, folder: Path, *, title: str = "") -> Outcome:
     """Train or go on; SIGINT and SIGTERM end it after the update at hand, with everything saved."""
     outcome, finished = Outcome(), True
-    before = _updates_before(folder)
     with (
         _stop_on_signal() as asked,
-        training_display(recipe, updates_before=before, title=title) as show,
+        training_display(recipe, title=title) as show,
         _tensorboard(recipe, folder) as curves,
     ):
         for event in train(recipe, folder, stop_asked=lambda: bool(asked)):
@@ -60,13 +59,6 @@ def _stop_on_signal() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _updates_before(folder: Path) -> int:
-    """The updates of the stages that an earlier process finished."""
-    path = folder / "records.jsonl"
-    records = read_records(path).records if path.exists() else []
-    return max((record["update"] for record in records if record["kind"] == "stage"), default=0)
 
 
 @contextmanager

@@ -47,13 +47,13 @@ def one_minus_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> T
 
 
 def one_minus_authors_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
-    """1 - SB with the authors' own sentence BLEU."""
-    return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT)
+    """1 - SB with the authors' own sentence BLEU, whose first segment begins with the start symbol."""
+    return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT, start_symbol=True)
 
 
 @dataclass(frozen=True)
 class Bso:
-    """The loss of equation (5): over all violations, cost * (margin - f(gold) + f(rival)).
+    """The loss of section 4.1: over all violations, cost * (margin - f(gold) + f(rival)).
 
     `successors` are those of the training search: with the task's constraint this is ConBSO. `stop` is None in tasks of
     fixed length. The beam grows from `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
@@ -120,7 +120,7 @@ class BsoStep:
 
 
 def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -> int:
-    """The train beam of an epoch: `start`, plus 1 every `epochs_per_beam` epochs, up to `end` (section 4.3)."""
+    """The train beam of an epoch: `start`, plus 1 every `epochs_per_beam` epochs, up to `end` (section 5.1)."""
     return min(end, start + epoch // epochs_per_beam)
 
 

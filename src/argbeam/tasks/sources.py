@@ -45,14 +45,14 @@ def read_pairs(data: PairData, split: str) -> list[TextPair]:
         paths = _files(data.root, getattr(data, split), split)
         return read_tsv(paths, source_column=data.source_column, target_column=data.target_column)
     return read_parallel(
-        _files(data.root, getattr(data, f"{split}_source"), split),
-        _files(data.root, getattr(data, f"{split}_target"), split),
+        _files(data.root, getattr(data, f"{split}_source"), f"{split}_source"),
+        _files(data.root, getattr(data, f"{split}_target"), f"{split}_target"),
     )
 
 
-def _files(root: str, names: Sequence[str], split: str) -> list[Path]:
+def _files(root: str, names: Sequence[str], key: str) -> list[Path]:
     if not names:
-        raise DataError(f"the recipe names no {split} files; data.{split} takes a list of paths")
+        raise DataError(f"the recipe names no {key} files; data.{key} takes a list of paths")
     return [Path(root) / name for name in names]
 
 

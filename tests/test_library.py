@@ -1,0 +1,68 @@
+"""argbeam as a library: a trained run is opened and decodes in two lines; the contracts are public."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import argbeam
+from argbeam.errors import DataError
+from small_runs import PRETRAIN, finish, short_text, small_recipe
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of word ordering."""
+    folder = tmp_path_factory.mktemp("library")
+    finish(small_recipe(data=short_text(folder), stages={"only": PRETRAIN}), folder / "run")
+    return folder / "run"
+
+
+def test_a_run_is_loaded_and_decodes(path: Path) -> None:
+    run = argbeam.load(path)
+    assert isinstance(run, argbeam.Run)
+    found = run.decode(["ba ti ko", "zu lu"], beam=5)
+    assert [sorted(line.split()) for line in found] == [["ba", "ko", "ti"], ["lu", "zu"]]
+    assert run.decode(["ba ti ko", "zu lu"]) == found  # 5 is the recipe's beam
+    assert run.decode(iter(["zu lu"]), beam=5) == found[1:]
+    assert argbeam.load(str(path)).decode([]) == []
+
+
+def test_n_best_comes_best_first_with_what_the_search_saw(path: Path) -> None:
+    run = argbeam.load(path)
+    ((line, decoded),) = run.search(["ba ti ko"], beam=6, n_best=6, trace=True)
+    assert line == "ba ti ko"
+    ranks = [hypothesis.rank for hypothesis in decoded.hypotheses]
+    assert ranks == sorted(ranks, reverse=True)
+    assert len({hypothesis.tokens for hypothesis in decoded.hypotheses}) == 6  # all orders of three words
+    assert len(decoded.trace) == 3
+
+
+def test_a_line_without_words_is_an_error(path: Path) -> None:
+    run = argbeam.load(path)
+    message = "line 2: no words; a line holds one sentence"
+    with pytest.raises(DataError) as error:
+        run.decode(["ba", " "])
+    assert str(error.value) == message
+    with pytest.raises(DataError) as error:
+        list(run.search(["ba", ""]))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("name", ["Model", "Loss", "Successors", "Choices", "Task", "ScoreRule", "Stop"])
+def test_what_can_be_replaced_is_a_public_protocol(name: str) -> None:
+    assert getattr(argbeam, name)._is_protocol
+    assert name in dir(argbeam)
+
+
+def test_every_public_name_is_the_one_of_its_module_and_known_to_type_checkers() -> None:
+    source = Path(argbeam.__file__).read_text(encoding="utf-8")
+    for name, home in argbeam._HOMES.items():
+        assert getattr(argbeam, name) is getattr(sys.modules[home], name)
+        assert f"    from {home} import {name} as {name}\n" in source
+
+
+def test_the_first_name_asked_for_imports_torch_and_no_sooner() -> None:
+    code = "import sys, argbeam\nassert 'torch' not in sys.modules\nargbeam.load\nassert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
