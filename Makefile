@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/argbeam demo --out demo
 
 test: setup lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: setup
 	$(BIN)/ruff check .

@@ -243,6 +243,12 @@ def test_an_override_that_is_not_accepted_is_explained(override: str, expected: 
     assert message(mapping(), override) == expected
 
 
+def test_patience_without_a_figure_to_wait_for_is_refused() -> None:
+    table = mapping()
+    table["stages"]["bso"] |= {"patience": 2, "keep": "last"}
+    assert message(table) == ('x.toml: stages.bso: patience = 2 waits for a better dev figure; keep = "last" has none')
+
+
 def test_an_error_of_the_file_names_the_file_and_the_first_of_several() -> None:
     table = mapping()
     table["model"] |= {"hidden": "big", "layers": 0}

@@ -1,6 +1,5 @@
 """argbeam as a library: a trained run is opened and decodes in two lines; the contracts are public."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -61,8 +60,3 @@ def test_every_public_name_is_the_one_of_its_module_and_known_to_type_checkers()
     for name, home in argbeam._HOMES.items():
         assert getattr(argbeam, name) is getattr(sys.modules[home], name)
         assert f"    from {home} import {name} as {name}\n" in source
-
-
-def test_the_first_name_asked_for_imports_torch_and_no_sooner() -> None:
-    code = "import sys, argbeam\nassert 'torch' not in sys.modules\nargbeam.load\nassert 'torch' in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

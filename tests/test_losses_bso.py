@@ -117,7 +117,10 @@ def hamming(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
 COSTS: list[tuple[Cost, SegmentCost]] = [
     (zero_one, naive_zero_one),
     (lambda *rows: 1 - segment_bleu(*rows, dtype=torch.float64), naive_one_minus_bleu),
-    (lambda *rows: 1 - authors_segment_bleu(*rows, start_symbol=True, dtype=torch.float64), naive_one_minus_authors_bleu),
+    (
+        lambda *rows: 1 - authors_segment_bleu(*rows, start_symbol=True, dtype=torch.float64),
+        naive_one_minus_authors_bleu,
+    ),
     (hamming, naive_hamming),
 ]
 

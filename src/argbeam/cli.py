@@ -159,6 +159,56 @@ def report(
 
 
 @app.command()
+def bench(
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="Sentences in a batch.")] = 64,
+    source: Annotated[int, typer.Option(min=1, help="Words of a source.")] = 24,
+    target: Annotated[int, typer.Option(min=1, help="Words of a target; ConBSO needs as many as the source.")] = 24,
+    vocab: Annotated[int, typer.Option(min=8, help="Words of the vocabulary.")] = 22822,
+    layers: Annotated[int, typer.Option(min=1, help="LSTM layers.")] = 1,
+    hidden: Annotated[int, typer.Option(min=1, help="Size of hidden states and word vectors.")] = 256,
+    beams: Annotated[str, typer.Option(metavar="K,...", help="Train beams.")] = "2,3,4,5,6,11",
+    test_beams: Annotated[str, typer.Option(metavar="K,...", help="Beams of decoding.")] = "1,5,10",
+    rounds: Annotated[int, typer.Option(min=2, help="Timed rounds; a figure is their median.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Time training steps and decoding on random data: milliseconds, tokens/s, ratio to cross-entropy, memory."""
+    import torch
+
+    from argbeam.bench import Shape
+    from argbeam.bench import bench as rows_of
+    from argbeam.run import choose_device
+    from argbeam.scoring import parse_beams
+    from argbeam.tables import table
+
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    shape = Shape(batch, source, target, vocab, layers, hidden)
+    rows = list(
+        rows_of(shape, device=chosen, train_beams=parse_beams(beams), test_beams=parse_beams(test_beams), rounds=rounds)
+    )
+    if as_json:
+        print(json.dumps([row.as_dict() for row in rows]))
+        return
+    headers = ("system", "beam", "ms", "spread", "tokens/s", "ratio", "memory MB", "capture s")
+    shown = [
+        (
+            row.system,
+            str(row.beam or "-"),
+            f"{row.ms:.2f}",
+            f"{row.spread:.2f}",
+            f"{row.tokens_per_s:,.0f}",
+            "-" if row.ratio is None else f"{row.ratio:.2f}",
+            f"{row.memory_mb:.0f}" if row.memory_mb else "-",
+            f"{row.capture_s:.2f}" if row.capture_s else "-",
+        )
+        for row in rows
+    ]
+    table(headers, shown, title=f"B {batch}, S {source}, T {target}, V {vocab}, {layers} x {hidden}, {chosen.type}")
+
+
+@app.command()
 def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print this recipe.")] = "") -> None:
     """List the shipped recipes, or print one."""
     from argbeam.shipped import find_recipe, purpose, shipped_recipes

@@ -271,6 +271,12 @@ class Stage(Settings):
         default=0, ge=0, description="stop after this many epochs without a better dev figure; 0: never"
     )
 
+    @model_validator(mode="after")
+    def _patience_has_a_figure(self) -> Self:
+        if self.patience and self.keep == "last":
+            raise ValueError(f'patience = {self.patience} waits for a better dev figure; keep = "last" has none')
+        return self
+
 
 class Decode(Settings):
     """How a trained model is searched."""

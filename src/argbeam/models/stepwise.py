@@ -5,7 +5,8 @@ an embedding two passes over the whole table. Here each step only puts its share
 through all steps, one product over the tape gives the sum. Values and gradients are those of the plain layers, to the
 rounding of a sum taken in another order.
 
-The tape belongs to one pass: a layer is made anew by every `encode` and travels in the state, so that modules hold
+Backward must go through to the weights: a gradient asked of the inputs alone leaves its shares on the tape. The tape
+belongs to one pass: a layer is made anew by every `encode` and travels in the state, so that modules hold
 parameters and nothing else.
 """
 

@@ -1,0 +1,210 @@
+"""How long a training step and a decoding take, at any shape and on any device.
+
+All systems run in turn, round after round, so that a machine that slows down slows all of them; a figure is the median
+of its rounds, with the distance between its quartiles beside it. The data are random words: no file is needed.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, TrainStep
+from argbeam.data import Batch, Example, make_batch
+from argbeam.losses import Bso, CrossEntropy, StepLoss
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.optim import Adagrad
+from argbeam.rules import LastScore, LogprobSum
+from argbeam.search import beam_search
+from argbeam.successors import Permutation, Unconstrained
+from argbeam.vocabulary import EOS
+
+_FIRST_WORD = EOS + 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the batch and of the model."""
+
+    batch: int
+    source: int
+    target: int
+    vocabulary: int
+    layers: int
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system's figures. `ratio` is to cross-entropy in the same rounds; it is None for decoding."""
+
+    system: str
+    beam: int
+    ms: float
+    spread: float
+    tokens_per_s: float
+    ratio: float | None
+    memory_mb: float
+    capture_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass
+class _Runner:
+    """Something to be timed: `run` does one round and waits for nothing."""
+
+    system: str
+    beam: int
+    tokens: int
+    run: Callable[[], None]
+    capture_s: Callable[[], float]
+    times: list[float]
+    memory_mb: float = 0.0
+
+
+def bench(
+    shape: Shape,
+    *,
+    device: torch.device,
+    train_beams: Sequence[int],
+    test_beams: Sequence[int],
+    rounds: int = 20,
+    capture: bool = True,
+) -> Iterator[Row]:
+    """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam."""
+    runners = [*_training(shape, device, train_beams, capture), *_decoding(shape, device, test_beams)]
+    for runner in runners:
+        _warm_up(runner, device)
+    for _ in range(rounds):
+        for runner in runners:
+            runner.times.append(_timed(runner.run, device))
+    base = statistics.median(runners[0].times)
+    for runner in runners:
+        middle = statistics.median(runner.times)
+        low, _, high = statistics.quantiles(runner.times, n=4)
+        yield Row(
+            system=runner.system,
+            beam=runner.beam,
+            ms=1000 * middle,
+            spread=1000 * (high - low),
+            tokens_per_s=runner.tokens / middle,
+            ratio=None if runner.system.startswith("decode") else middle / base,
+            memory_mb=runner.memory_mb,
+            capture_s=runner.capture_s(),
+        )
+
+
+def _training(shape: Shape, device: torch.device, beams: Sequence[int], capture: bool) -> Iterator[_Runner]:
+    anything = Unconstrained(shape.vocabulary, end_symbol=True)
+    losses: list[tuple[str, int, StepLoss]] = [("cross_entropy", 0, CrossEntropy())]
+    losses += [("bso", k, Bso(anything, train_beam=k, start_beam=k).at(0)) for k in beams]
+    if shape.source == shape.target:  # a permutation is as long as its source
+        losses += [
+            ("conbso", k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False).at(0)) for k in beams
+        ]
+    batch = random_batch(shape)
+    batch = batch.pin() if device.type == "cuda" else batch
+    tokens = int(batch.source_length_B.sum() + batch.target_length_B.sum())
+    for system, beam, loss in losses:
+        yield _training_runner(system, beam, loss, shape, device, batch, tokens, capture)
+
+
+def _training_runner(
+    system: str,
+    beam: int,
+    loss: StepLoss,
+    shape: Shape,
+    device: torch.device,
+    batch: Batch,
+    tokens: int,
+    capture: bool,
+) -> _Runner:
+    model = random_model(shape).to(device)
+    rates = {"encoder": 0.02, "decoder": 0.02, "output": 0.1}
+    step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
+    captured = CapturedStepper(step, CudaRecorder()) if capture and device.type == "cuda" else None
+    stepper = captured or EagerStepper(step)
+    updates = iter(range(1 << 40))
+    return _Runner(
+        system,
+        beam,
+        tokens,
+        run=lambda: stepper(loss, batch, next(updates)),
+        capture_s=lambda: captured.seconds if captured else 0.0,
+        times=[],
+    )
+
+
+def _decoding(shape: Shape, device: torch.device, beams: Sequence[int]) -> Iterator[_Runner]:
+    """Searches that go on to the length limit: random weights end nowhere in particular, so nothing may end at all."""
+    batch = random_batch(shape).to(device)
+    model = random_model(shape).to(device)
+    anything = Unconstrained(shape.vocabulary, end_symbol=False)
+    for system, rule in (("decode_logprob_sum", LogprobSum()), ("decode_last_score", LastScore())):
+        for beam in beams:
+
+            def run(beam: int = beam, rule: LogprobSum | LastScore = rule) -> None:
+                with torch.no_grad():
+                    state = model.encode(batch, None)
+                beam_search(
+                    model,
+                    state,
+                    anything.start(batch),
+                    beam_size=beam,
+                    length_B=batch.target_length_B,
+                    steps=shape.target,
+                    rule=rule,
+                )
+
+            tokens = shape.batch * (shape.source + shape.target)
+            yield _Runner(system, beam, tokens, run, capture_s=lambda: 0.0, times=[])
+
+
+def random_batch(shape: Shape) -> Batch:
+    """Full-length sentences of random words; the source holds the target's words where the lengths are equal."""
+    draw = random.Random(1)
+    examples = []
+    for number in range(shape.batch):
+        target = [draw.randrange(_FIRST_WORD, shape.vocabulary) for _ in range(shape.target)]
+        source = [draw.randrange(_FIRST_WORD, shape.vocabulary) for _ in range(shape.source)]
+        if shape.source == shape.target:
+            source = draw.sample(target, k=shape.target)
+        examples.append(Example(tuple(source), tuple(target), number))
+    return make_batch(examples)
+
+
+def random_model(shape: Shape) -> LstmSeq2Seq:
+    """The paper's model with weights as at the start of training."""
+    model = LstmSeq2Seq(
+        source_vocabulary=shape.vocabulary,
+        target_vocabulary=shape.vocabulary,
+        layers=shape.layers,
+        hidden=shape.hidden,
+        embedding=shape.hidden,
+        dropout=0.2,
+    )
+    model.initialise(bound=0.1, generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def _warm_up(runner: _Runner, device: torch.device) -> None:
+    """Twice: on CUDA the first step is eager and the second records the graph."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        _timed(runner.run, device)
+    runner.memory_mb = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else 0.0
+
+
+def _timed(run: Callable[[], None], device: torch.device) -> float:
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
