@@ -272,7 +272,7 @@ class Stage(Settings):
     )
 
     @model_validator(mode="after")
-    def _patience_has_a_figure(self) -> Self:
+    def _patience_has_a_figure(self) -> "Stage":
         if self.patience and self.keep == "last":
             raise ValueError(f'patience = {self.patience} waits for a better dev figure; keep = "last" has none')
         return self
