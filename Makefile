@@ -8,7 +8,7 @@ STAMP = $(VENV)/.ready
 
 setup: $(STAMP)
 
-# torch goes first and by its exact version: a plain "torch" pulls gigabytes of CUDA libraries.
+# torch goes first and by its exact version: a build that is there already is taken, and nothing newer is looked for.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"

@@ -1,6 +1,8 @@
 """The command, from outside: what it takes, prints, writes and says when something is wrong."""
 
+import gzip
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -235,6 +237,17 @@ def test_decode_reads_and_writes_files(argbeam: Command, runs: dict[str, Path], 
     ]
 
 
+@pytest.mark.parametrize(("name", "pack"), [("in.gz", gzip.compress), ("in.xz", lzma.compress)])
+def test_decode_reads_compressed_files_and_drops_a_byte_order_mark(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "plain").write_bytes("a b\nc\n".encode("utf-8-sig"))
+    (tmp_path / name).write_bytes(pack("a b\nc\n".encode("utf-8-sig")))
+    plain, packed = (argbeam("decode", runs["ordering"], "--input", tmp_path / one) for one in ("plain", name))
+    assert [sorted(line.split()) for line in plain.stdout.splitlines()] == [["a", "b"], ["c"]]
+    assert packed.stdout == plain.stdout
+
+
 def test_decode_of_nothing_is_nothing(argbeam: Command, runs: dict[str, Path]) -> None:
     done = argbeam("decode", runs["ordering"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -296,6 +309,7 @@ def test_json_and_trace_say_the_same(argbeam: Command, runs: dict[str, Path], tm
 def test_a_length_power_is_part_of_the_signature(argbeam: Command, runs: dict[str, Path]) -> None:
     done = argbeam("evaluate", runs["ordering"], "--beam", "1", "--json", "--set", "decode.length_power=1.0")
     assert json.loads(done.stdout)["length_power"] == 1.0
+    assert (runs["ordering"] / "predictions" / "test.beam1.power1.txt").is_file()  # beside those of plain sums
 
 
 def test_a_trained_run_takes_search_settings_only(argbeam: Command, runs: dict[str, Path]) -> None:

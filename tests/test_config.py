@@ -243,6 +243,20 @@ def test_an_override_that_is_not_accepted_is_explained(override: str, expected: 
     assert message(mapping(), override) == expected
 
 
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"task": {"kind": "word_ordering"}}, "word_ordering reads tokenised text"),
+        ({"task": {"kind": "translation"}, "text": {"subwords": 100}}, "SentencePiece reads raw text"),
+    ],
+)
+def test_a_tokenizer_that_would_not_be_used_is_refused(table: dict[str, Any], reason: str) -> None:
+    whole = {**mapping(), **table, "data": {"kind": "generated", "train": 9, "dev": 9, "test": 9}}
+    whole["text"] = {**table.get("text", {}), "tokenizer": "moses"}
+    whole["stages"] = {"only": mapping()["stages"]["bso"]}
+    assert message(whole) == f'x.toml: text.tokenizer = "moses": {reason}; must be "whitespace"'
+
+
 def test_patience_without_a_figure_to_wait_for_is_refused() -> None:
     table = mapping()
     table["stages"]["bso"] |= {"patience": 2, "keep": "last"}
@@ -296,20 +310,6 @@ def test_the_two_columns_of_a_tsv_file_differ() -> None:
     assert message(translation(), "data={kind='tsv', train=['a'], dev=['b'], target_column=0}") == (
         "--set: data: source_column and target_column are both 0; they must differ"
     )
-
-
-@pytest.mark.parametrize(
-    ("overrides", "stop"),
-    [
-        ([], "top"),
-        (["stages.bso.loss.stop=best"], "best"),
-        (["decode.stop=best"], "best"),
-        (["stages.bso.loss={kind='cross_entropy'}"], "best"),
-        (["stages.bso.loss={kind='cross_entropy'}", "decode.stop=top"], "top"),
-    ],
-)
-def test_decoding_stops_as_the_last_loss_says_unless_told(overrides: list[str], stop: str) -> None:
-    assert parse_recipe(mapping(), overrides).decode_stop() == stop
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,9 @@ def test_an_epoch_by_length_starts_with_the_short_ones(sizes: list[tuple[int, in
 def test_evaluation_starts_with_the_longest_source_and_takes_each_example_once() -> None:
     examples = examples_of([(2, 1), (5, 1), (3, 1), (4, 1), (1, 1)])
     assert list(in_order_of_length(examples, size=2)) == [[1, 3], [2, 0], [4]]
+
+
+def test_long_sources_are_decoded_in_smaller_batches() -> None:
+    """Of 4 sentences a batch, 256 words (twice 128) leave 4 / 2^2 = 1; 128 words and fewer leave all 4."""
+    examples = [Example((4,) * length, (), i) for i, length in enumerate([128, 256, 3, 3000, 5, 2])]
+    assert list(in_order_of_length(examples, size=4)) == [[3], [1], [0, 4, 2, 5]]

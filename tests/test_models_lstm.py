@@ -272,3 +272,17 @@ def test_given_word_vectors_replace_those_listed_and_no_others() -> None:
     assert torch.equal(model.decoder.embedding.weight[6], vector)
     assert torch.equal(model.encoder.embedding.weight[6], before.encoder.embedding.weight[6])
     assert torch.equal(model.decoder.embedding.weight[5], before.decoder.embedding.weight[5])
+
+
+def test_scores_are_in_full_precision_under_autocast() -> None:
+    """All words and listed words score alike to float32's rounding; bfloat16 would be off by about 1 in 256."""
+    model = LstmSeq2Seq(source_vocabulary=9, target_vocabulary=30, layers=1, hidden=16, embedding=4, dropout=0.0)
+    generator = torch.Generator().manual_seed(3)
+    model.initialise(bound=1.0, generator=generator)
+    output_GRH = torch.randn(2, 3, 16, generator=generator)
+    listed_GC = torch.randint(0, 30, (2, 5), generator=generator)
+    plain_GRV = model.scores(output_GRH)
+    with torch.autocast("cpu", torch.bfloat16):
+        low_GRV, low_GRC = model.scores(output_GRH), model.scores(output_GRH, listed_GC)
+    torch.testing.assert_close(low_GRV, plain_GRV, rtol=0, atol=1e-6)
+    torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)

@@ -16,9 +16,9 @@ from argbeam.config import recipe_from_json
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Evaluation
 from argbeam.records import read_records
-from argbeam.rules import LastScore, LogprobSum, StopBest, StopTop
+from argbeam.rules import LastScore, LogprobSum, ScoreRule, StopBest, StopTop
 from argbeam.run import Notice, Run, build_model, choose_device, load, start_vectors, train
-from argbeam.settings import Decode, Recipe
+from argbeam.settings import Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Score
 from argbeam.trainer import Saved
@@ -340,7 +340,7 @@ def test_a_loaded_run_decodes_with_the_rules_it_was_trained_for(whole: tuple[Rec
     finish(pretrain_only(tmp_path), tmp_path / "run")
     plain = load(tmp_path / "run", device="cpu")
     assert (plain.rule, plain.stop) == (LogprobSum(), StopBest())
-    powered = load(tmp_path / "run", device="cpu", decode=Decode(length_power=1.0, stop="top"))
+    powered = load(tmp_path / "run", device="cpu", overrides=["decode.length_power=1.0", "decode.stop=top"])
     assert (powered.rule, powered.stop) == (LogprobSum(1.0), StopTop())
 
 
@@ -352,6 +352,15 @@ def test_a_checkpoint_file_can_be_loaded_by_itself(whole: tuple[Recipe, Path], t
     saved = checkpoint.load(path).tensors
     for name, value in run.model.state_dict().items():
         assert torch.equal(value, saved[f"model.{name}"])
+
+
+@pytest.mark.parametrize(("updates", "rule"), [(1, LogprobSum()), (11, LastScore())], ids=["pretrain", "bso"])
+def test_a_checkpoint_is_searched_as_the_stage_that_made_it_says(
+    whole: tuple[Recipe, Path], tmp_path: Path, updates: int, rule: ScoreRule
+) -> None:
+    stop_after(whole[0], tmp_path, updates)
+    run = load(checkpoints(tmp_path)[-1], device="cpu")
+    assert (run.rule, run.stop) == (rule, StopBest() if rule == LogprobSum() else StopTop())
 
 
 def test_a_signature_tells_what_a_number_stands_on(whole: tuple[Recipe, Path]) -> None:

@@ -199,3 +199,38 @@ def test_a_dead_end_is_reported_and_the_prefix_before_it_returned(stop: Stop | N
     for b, length in enumerate([2, 3, 0]):
         best = brute_force_beam(lambda prefix: [A, B, C], last_score(model, b), beam=beam, length=length)
         assert sequences(result, b) == best.sequences
+
+
+@dataclass(frozen=True)
+class EndOrDie:
+    """Any word at first, then nothing: what has not ended by then dies."""
+
+    first_N: torch.Tensor
+    candidates_BC: None = None
+
+    def allowed(self) -> torch.Tensor:
+        return self.first_N[:, None] & (torch.arange(6) >= EOS)
+
+    def advance(self, tokens_N: torch.Tensor) -> "EndOrDie":
+        return EndOrDie(torch.zeros_like(self.first_N))
+
+    def select(self, rows_N: torch.Tensor) -> "EndOrDie":
+        return EndOrDie(self.first_N[rows_N])
+
+
+def test_what_dies_after_something_has_finished_is_no_dead_end() -> None:
+    """Beam 2, stop best: `</s>` 1.0 ends at once, `a` 2.0 goes on and dies. The result is finished, and not dead."""
+    model = ToyModel(6, table={((), EOS): 1.0, ((), A): 2.0})
+    batch = make_batch([example_of([A, A])])
+    result = beam_search(
+        model,
+        model.encode(batch, None),
+        EndOrDie(torch.tensor([True])),
+        beam_size=2,
+        length_B=torch.tensor([3]),
+        steps=3,
+        rule=LastScore(),
+        stop=StopBest(),
+    )
+    assert result.tokens_BNT[0, 0].tolist() == [EOS, PAD, PAD]
+    assert (result.finished_BN.tolist(), result.dead_B.tolist()) == ([[True]], [False])

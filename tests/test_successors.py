@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.data import Batch, make_batch
-from argbeam.successors import Choices, Permutation, ShiftReduce, Successors, Unconstrained
+from argbeam.data import Batch, Example, make_batch
+from argbeam.errors import DataError
+from argbeam.successors import Choices, Permutation, ShiftReduce, Successors, Unconstrained, check_gold
 from argbeam.vocabulary import BOS, EOS, PAD
 from oracles import Next, Words, enumerate_sequences, example_of, permutation, shift_reduce
 
@@ -141,3 +142,12 @@ def test_the_loops_over_lists_know_the_same_sequences() -> None:
     assert len(parses) == 2 * 2**2
     assert all(is_parse(parse, source, first_action=7) for parse in parses)
     assert all(Counter(word for word in parse if word < 7) == Counter(source) for parse in parses)
+
+
+def test_gold_outside_the_constraint_is_a_data_error() -> None:
+    """Source 4 5: gold 5 4 is a permutation of it; gold 4 7 is not, and its second word is named."""
+    good, bad = Example((4, 5), (5, 4), 0), Example((4, 5), (4, 7), 3)
+    check_gold(Permutation(), make_batch([good]))
+    check_gold(Unconstrained(8, end_symbol=False), make_batch([good, bad], size=3))
+    with pytest.raises(DataError, match=r"^sentence 3: gold word 2 \(number 7\) is not a valid successor"):
+        check_gold(Permutation(), make_batch([good, bad], size=3))

@@ -199,3 +199,25 @@ def test_data_without_a_tree_to_train_on_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         Parsing.fit(recipe_of(tmp_path, conll(CROSSED), "text.min_length=2", "text.max_length=9"))
     assert str(error.value) == f"{tmp_path / 'train.conllu'}: no projective tree of 2 to 9 words"
+
+
+def test_the_roots_label_is_the_treebanks(tmp_path: Path) -> None:
+    """Some treebanks write ROOT: gold actions give all labels right there too, also in a task made of its assets."""
+    trees = conll(BIRDS, SING).replace("\troot\t", "\tROOT\t")
+    recipe = recipe_of(tmp_path, trees, kind="conllx")
+    task = task_of(recipe)
+    items = task.read("dev").items
+    for one in (task, Parsing.load(recipe, task.assets)):
+        outputs = [one.example(item, 0).target for item in items]
+        assert one.score(items, outputs).parts == {"uas": 100.0, "las": 100.0}
+
+
+def test_a_parse_that_met_a_dead_end_is_scored_as_a_flat_tree(tmp_path: Path) -> None:
+    """One-word trees have no actions: nothing can be reduced. small birds sing -> small/0/root birds/1/dep sing/1/dep.
+
+    Gold is 2 3 0, so no head is right.
+    """
+    task = task_of(recipe_of(tmp_path, conll(ALONE), dev=conll(BIRDS)))
+    items = task.read("dev").items
+    assert task.text(items[0], (UNK, UNK, UNK)) == "small/0/root birds/1/dep sing/1/dep"
+    assert task.score(items, [(UNK, UNK, UNK)]).parts == {"uas": 0.0, "las": 0.0}

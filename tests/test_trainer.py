@@ -311,11 +311,14 @@ def test_bf16_trains_and_scores_and_weights_stay_float32(tmp_path: Path, loss: d
 def test_a_model_is_searched_as_it_was_trained_but_for_what_the_recipe_says(tmp_path: Path) -> None:
     recipe = small_recipe(data=short_text(tmp_path))
     task = TASKS[recipe.task.kind].fit(recipe).task
-    cross_entropy, bso = (make_loss(stage.loss, task) for stage in recipe.stages.values())
-    assert decode_rules(cross_entropy, Decode()) == (LogprobSum(), StopBest())
-    assert decode_rules(cross_entropy, Decode(length_power=0.5, stop="top")) == (LogprobSum(0.5), StopTop())
-    assert decode_rules(bso, Decode()) == (LastScore(), StopTop())
-    assert decode_rules(bso, Decode(stop="best")) == (LastScore(), StopBest())
+    cross_entropy, bso = (
+        (loss.rule, loss.stop) for loss in (make_loss(stage.loss, task) for stage in recipe.stages.values())
+    )
+    assert decode_rules(*cross_entropy, Decode()) == (LogprobSum(), StopBest())
+    assert decode_rules(*cross_entropy, Decode(length_power=0.5, stop="top")) == (LogprobSum(0.5), StopTop())
+    assert decode_rules(*bso, Decode()) == (LastScore(), StopTop())
+    assert decode_rules(*bso, Decode(stop="best")) == (LastScore(), StopBest())
+    assert decode_rules(*bso, Decode(length_power=1.0)) == (LastScore(), StopTop())
 
 
 def test_an_epochs_figures_are_made_from_sums() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from argbeam.successors import ShiftReduce as ShiftReduce
     from argbeam.successors import Successors as Successors
     from argbeam.successors import Unconstrained as Unconstrained
+    from argbeam.successors import check_gold as check_gold
     from argbeam.tasks.contract import Task as Task
     from argbeam.vocabulary import Vocabulary as Vocabulary
 
@@ -62,6 +63,7 @@ _HOMES = {
     "Unconstrained": "argbeam.successors",
     "Vocabulary": "argbeam.vocabulary",
     "beam_search": "argbeam.search",
+    "check_gold": "argbeam.successors",
     "load": "argbeam.run",
     "make_batch": "argbeam.data",
 }

@@ -93,6 +93,7 @@ def read_result(
     steps, batch = beams.tokens_TBJ.shape[:2]
     if open_length:
         ended_BN = finished.rank_BN > NEVER
+        dead_B = dead_B & ~ended_BN.any(1)  # what died after something had finished took nothing away
         best_B1, place_B1 = total_BK.max(1, keepdim=True)
         # The top of the beam takes the first place where nothing has finished.
         top_BN = ~ended_BN.any(1, keepdim=True) & (torch.arange(n_best, device=dead_B.device) == 0)

@@ -7,8 +7,9 @@ import json
 import os
 import shlex
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -259,9 +260,12 @@ def _show_scores(results: list[dict[str, Any]]) -> None:
         print(f"p ({name}): {first['against']['tests'][name]}")
 
 
-def _open_input(path: str) -> BinaryIO:
+def _open_input(path: str) -> AbstractContextManager[Any]:
     from argbeam.errors import DataError
+    from argbeam.readers.text import open_bytes
 
+    if path.endswith((".gz", ".xz")):
+        return open_bytes(Path(path))
     try:
         return Path(path).open("rb")
     except OSError as error:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from argbeam.vocabulary import PAD
 
+# Sources of up to this many words are batched by number alone.
+_LONG = 128
+
 
 @dataclass(frozen=True)
 class Example:
@@ -116,10 +119,18 @@ class BatchPlan:
 
 
 def in_order_of_length(examples: Sequence[Example], *, size: int) -> Iterator[list[int]]:
-    """Batches of example numbers for evaluation, longest sources first: the memory needed shows at once."""
+    """Batches of example numbers for evaluation, longest sources first: the memory needed shows at once.
+
+    A batch has `size` sentences, or fewer where they are long: a constraint compares all words of a source, so that
+    memory grows with the square of its length.
+    """
     order = sorted(range(len(examples)), key=lambda i: -len(examples[i].source))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+    start = 0
+    while start < len(order):
+        longest = len(examples[order[start]].source)
+        end = start + max(1, min(size, size * _LONG**2 // max(1, longest) ** 2))
+        yield order[start:end]
+        start = end
 
 
 def _round_up(length: int, multiple: int) -> int:

@@ -5,6 +5,8 @@ import os
 import select
 from collections.abc import Iterator
 from dataclasses import dataclass
+from gzip import GzipFile
+from lzma import LZMAFile
 from typing import Any, BinaryIO, TextIO
 
 from argbeam.errors import DataError
@@ -98,8 +100,10 @@ def _chunks(source: BinaryIO, name: str, *, most: int) -> Iterator[list[str]]:
 
     A pipe that brings a line now and then is answered line by line, a file is read in large pieces.
     """
-    descriptor, rest, number, lines = source.fileno(), b"", 0, list[str]()
-    while data := os.read(descriptor, 1 << 16):
+    # A compressed file has no descriptor to wait at: it is read to its end.
+    descriptor = None if isinstance(source, GzipFile | LZMAFile) else source.fileno()
+    rest, number, lines = b"", 0, list[str]()
+    while data := source.read(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16):
         *whole, rest = (rest + data).split(b"\n")
         for raw in whole:
             number += 1
@@ -107,7 +111,7 @@ def _chunks(source: BinaryIO, name: str, *, most: int) -> Iterator[list[str]]:
             if len(lines) == most:
                 yield lines
                 lines = []
-        if lines and not select.select([descriptor], [], [], 0)[0]:
+        if lines and descriptor is not None and not select.select([descriptor], [], [], 0)[0]:
             yield lines
             lines = []
     if rest:
@@ -118,6 +122,7 @@ def _chunks(source: BinaryIO, name: str, *, most: int) -> Iterator[list[str]]:
 
 def _text(raw: bytes, name: str, number: int) -> str:
     try:
-        return raw.removesuffix(b"\r").decode("utf-8")
+        text = raw.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{name}:{number}: byte {error.start + 1} is not UTF-8; UTF-8 is expected") from None
+    return text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no part of the first word

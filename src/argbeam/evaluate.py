@@ -113,7 +113,7 @@ def evaluate(decoder: Decoder, items: Sequence[Item], *, beam: int) -> Evaluatio
         score=decoder.task.score(items, outputs),
         outputs=outputs,
         ranks=[hypothesis.rank for hypothesis in best],
-        unfinished=sum(not hypothesis.finished for hypothesis in best),
+        unfinished=sum(not h.finished and not d.dead for h, d in zip(best, decoded, strict=True)),
         dead=sum(d.dead for d in decoded),
     )
 

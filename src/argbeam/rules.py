@@ -157,6 +157,10 @@ class StopBest:
         return rule.bound(total_B, limit_B)
 
 
+SCORE_RULES: dict[str, ScoreRule] = {rule.name: rule for rule in (LastScore(), ScoreSum(), LogprobSum())}
+STOPS: dict[str, Stop] = {stop.name: stop for stop in (StopTop(), StopBest())}
+
+
 @dataclass(frozen=True)
 class Finished:
     """The n finished prefixes of each sentence to be returned, in order: where they ended, their rank and priority."""

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from argbeam import checkpoint
-from argbeam.config import difference, recipe_from_json, recipe_to_json
+from argbeam.config import difference, parse_recipe, recipe_from_json, recipe_to_json
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Decoded, Decoder, Evaluation, evaluate
 from argbeam.losses import make_loss
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.readers.vectors import read_vectors
 from argbeam.records import append_record, read_records, truncate_records, write_atomic
-from argbeam.rules import ScoreRule, Stop
-from argbeam.settings import Decode, Recipe
+from argbeam.rules import SCORE_RULES, STOPS, ScoreRule, Stop
+from argbeam.settings import Recipe
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Item, Read
 from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, load_tensors
@@ -118,8 +118,11 @@ class Run:
         return item
 
 
-def load(path: str | Path, *, device: str = "auto", decode: Decode | None = None) -> Run:
-    """Open a finished run, or a checkpoint file of it."""
+def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Run:
+    """Open a finished run, or a checkpoint file of it, with each `key=value` of `overrides` put over its recipe.
+
+    An empty `device` is the recipe's own.
+    """
     path = Path(path)
     if path.is_file():
         found = checkpoint.load(path)
@@ -130,13 +133,12 @@ def load(path: str | Path, *, device: str = "auto", decode: Decode | None = None
             raise CheckpointError(f"{reason}; `argbeam train` makes one, and goes on where it was stopped")
         found = latest.checkpoint
     recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
-    recipe = recipe if decode is None else recipe.model_copy(update={"decode": decode})
+    recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
     task = TASKS[recipe.task.kind].load(recipe, _assets(found.tensors))
-    chosen = choose_device(device)
+    chosen = choose_device(device or recipe.runtime.device)
     model = build_model(recipe, task).to(chosen)
     load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    last = list(recipe.stages.values())[-1]
-    rule, stop = decode_rules(make_loss(last.loss, task), recipe.decode)
+    rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
     return Run(recipe, task, model, rule, stop, chosen, path)
 
 
@@ -217,10 +219,10 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
             _save(folder / "checkpoints", event, meta, task)
         yield event
     if trainer.position.stage == len(recipe.stages):
+        last = make_loss(list(recipe.stages.values())[-1].loss, task)
         weights = {f"model.{k}": v for k, v in model.state_dict().items()}
-        final = Saved(trainer.position.copy(), weights)
-        rule, stop = decode_rules(make_loss(list(recipe.stages.values())[-1].loss, task), recipe.decode)
-        _save(folder / "model", final, {**meta, "rule": rule.name, "stop": stop.name}, task)
+        final = Saved(trainer.position.copy(), weights, last.rule.name, last.stop.name)
+        _save(folder / "model", final, meta, task)
 
 
 def build_model(recipe: Recipe, task: Task) -> LstmSeq2Seq:
@@ -269,7 +271,7 @@ def _save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> No
     assets = {
         f"asset.{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()
     }
-    state = {**meta, "position": vars(saved.position), "version": __version__}
+    state = {**meta, "position": vars(saved.position), "rule": saved.rule, "stop": saved.stop, "version": __version__}
     checkpoint.save(folder, saved.position.update, {**saved.tensors, **assets}, state)
 
 

@@ -1,21 +1,18 @@
-"""Scoring a run on a split, and testing it against another one. The only place that opens a test split."""
+"""Scoring a run on a split, and testing it against another one."""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.config import parse_recipe
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Evaluation, evaluate
-from argbeam.losses import make_loss
 from argbeam.metrics import paired_bootstrap_attachment, paired_bootstrap_bleu
 from argbeam.records import append_record, write_atomic
-from argbeam.run import Run, choose_device, load
-from argbeam.tasks import TASKS, Parsing
+from argbeam.run import Run, load
+from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item
-from argbeam.trainer import decode_rules
 
 # What a finished run can still be told: how it is searched, where it runs, where its files are now.
 _OPEN_KEYS = ("decode.", "runtime.", "data.root")
@@ -26,12 +23,7 @@ def open_run(path: Path, overrides: Sequence[str] = ()) -> Run:
     for override in overrides:
         if not override.strip().startswith(_OPEN_KEYS):
             raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
-    run = load(path, device="cpu")
-    recipe = parse_recipe(run.recipe.model_dump(), overrides, where=str(path))
-    device = choose_device(recipe.runtime.device)
-    task = TASKS[recipe.task.kind].load(recipe, run.task.assets)
-    rule, stop = decode_rules(make_loss(list(recipe.stages.values())[-1].loss, task), recipe.decode)
-    return replace(run, recipe=recipe, task=task, model=run.model.to(device), rule=rule, stop=stop, device=device)
+    return load(path, device="", overrides=overrides)
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,8 @@ def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[s
     predictions = folder / "predictions"
     try:
         predictions.mkdir(exist_ok=True)
-        write_atomic(predictions / f"{split}.beam{beam}.txt", "".join(f"{text}\n" for text in texts).encode())
+        power = f".power{record['length_power']:g}" if record["length_power"] else ""
+        write_atomic(predictions / f"{split}.beam{beam}{power}.txt", "".join(f"{text}\n" for text in texts).encode())
         append_record(folder / "evaluations.jsonl", record)
     except OSError as error:
         raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None

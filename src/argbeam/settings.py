@@ -69,7 +69,7 @@ class GeneratedData(Settings):
 
     kind: Literal["generated"] = "generated"
     seed: int = Field(default=1, ge=0, lt=2**63, description="seed of the grammar and its sentences")
-    types: int = Field(default=2000, ge=1, description="word types of the grammar")
+    types: int = Field(default=2000, ge=200, description="word types of the grammar")
     train: int = Field(ge=1, description="training sentences")
     dev: int = Field(ge=1, description="dev sentences")
     test: int = Field(ge=0, description="test sentences")
@@ -330,13 +330,6 @@ class Recipe(Settings):
     decode: Decode = Field(default=Decode(), description="how the model is searched")
     runtime: Runtime = Field(default=Runtime(), description="device and speed")
 
-    def decode_stop(self) -> StopRule:
-        """`decode.stop` with `auto` resolved: the last stage's own rule for BSO, `best` for cross-entropy."""
-        if self.decode.stop != "auto":
-            return self.decode.stop
-        loss = list(self.stages.values())[-1].loss
-        return loss.stop if isinstance(loss, BsoLoss) else "best"
-
     @model_validator(mode="after")
     def _parts_agree(self) -> "Recipe":
         task, accepted = self.task.kind, DATA_OF_TASK[self.task.kind]
@@ -344,6 +337,9 @@ class Recipe(Settings):
             raise ValueError(f'data.kind = "{self.data.kind}": not for {task}; one of {", ".join(accepted)}')
         if self.text.subwords and task != "translation":
             raise ValueError(f"text.subwords = {self.text.subwords}: only for translation; 0 for {task}")
+        if self.text.tokenizer == "moses" and (task != "translation" or self.text.subwords):
+            used = "SentencePiece reads raw text" if self.text.subwords else f"{task} reads tokenised text"
+            raise ValueError(f'text.tokenizer = "moses": {used}; must be "whitespace"')
         for name, stage in self.stages.items():
             if isinstance(stage.loss, BsoLoss) and stage.loss.constrained and task == "translation":
                 raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")

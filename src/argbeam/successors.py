@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data import Batch
+from argbeam.errors import DataError
 from argbeam.vocabulary import BOS, EOS, PAD
 
 
@@ -38,6 +39,26 @@ class Successors(Protocol):
 
     def start(self, batch: Batch) -> Choices:
         """The choices of the empty prefixes of a batch, one row per sentence."""
+
+
+def check_gold(successors: Successors, batch: Batch) -> None:
+    """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids."""
+    choices = successors.start(batch)
+    for t in range(batch.target_BT.shape[1]):
+        word_B = batch.target_BT[:, t]
+        columns_BC = (
+            choices.candidates_BC
+            if choices.candidates_BC is not None
+            else torch.arange(choices.allowed().shape[1], device=word_B.device)[None]
+        )
+        valid_B = (choices.allowed() & (columns_BC == word_B[:, None])).any(1) | (t >= batch.target_length_B)
+        if not bool(valid_B.all()):
+            row = int((~valid_B).nonzero()[0, 0])
+            raise DataError(
+                f"sentence {int(batch.sentence_B[row])}: gold word {t + 1} (number {int(word_B[row])}) is not a valid "
+                "successor of the words before it; gold sequences must be among those that the constraint allows"
+            )
+        choices = choices.advance(word_B)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Stepper
 from argbeam.data import BatchPlan, Example
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Decoder, evaluate, perplexity
-from argbeam.losses import STOPS, Loss, make_loss
+from argbeam.losses import Loss, make_loss
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.optim import Adagrad
-from argbeam.rules import LogprobSum, ScoreRule, Stop
+from argbeam.rules import STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Decode, Recipe, Stage
 from argbeam.tasks.contract import Item, Task
 
@@ -53,10 +53,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Saved:
-    """Everything that training needs to go on, to be written down before the next event is asked for."""
+    """Everything that training needs to go on, to be written down before the next event is asked for.
+
+    `rule` and `stop` name how the weights at hand are searched: as the loss that trained them says.
+    """
 
     position: "Position"
     tensors: dict[str, Tensor]
+    rule: str
+    stop: str
 
 
 Event = Progress | Record | Saved
@@ -158,7 +163,7 @@ class Trainer:
         )
         position.stage, position.epoch, position.batch = position.stage + 1, 0, 0
         position.best_value, position.best_epoch, self.best = None, -1, {}
-        yield self._saved(None, None)
+        yield self._saved(loss, None, None)
 
     def _epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper, optimizer: Adagrad) -> Iterator[Event]:
         position, step_loss = self.position, loss.at(self.position.epoch)
@@ -195,13 +200,13 @@ class Trainer:
                 )
                 looked, looked_at, words_before = position.batch, time.perf_counter(), words
             if self.stop_asked() or (self._is_due() and not last):
-                yield self._saved(optimizer, stepper)
+                yield self._saved(loss, optimizer, stepper)
                 if self.stop_asked():
                     return
                 looked_at = time.perf_counter()
         yield from self._end_epoch(name, stage, loss, stepper)
         if self._is_due():
-            yield self._saved(optimizer, stepper)
+            yield self._saved(loss, optimizer, stepper)
 
     def _end_epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper) -> Iterator[Event]:
         """Score the epoch on dev, keep its weights if they are the best so far, and report."""
@@ -238,10 +243,11 @@ class Trainer:
         figures: dict[str, Any] = {}
         if loss.rule.normalised or stage.keep == "perplexity":
             figures["perplexity"] = perplexity(self.model, self.dev_examples, batch=decode.batch, device=self.device)
+            figures["without_gold"] = sum(not example.target for example in self.dev_examples)
             if math.isnan(figures["perplexity"]):
                 raise ArgbeamError(f"update {self.position.update}: the dev perplexity is not a number; {_DIVERGED}")
         if stage.keep == "score":
-            rule, stop = decode_rules(loss, decode)
+            rule, stop = decode_rules(loss.rule, loss.stop, decode)
             decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch)
             found = evaluate(decoder, self.dev, beam=stage.keep_beam)
             figures |= {
@@ -269,7 +275,7 @@ class Trainer:
     def _is_due(self) -> bool:
         return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every
 
-    def _saved(self, optimizer: Adagrad | None, stepper: Stepper | None) -> Saved:
+    def _saved(self, loss: Loss, optimizer: Adagrad | None, stepper: Stepper | None) -> Saved:
         self.saved_at = self.position.update
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
@@ -277,7 +283,7 @@ class Trainer:
             tensors |= {f"optimizer.{i}": v for i, v in enumerate(optimizer.sums)}
         if stepper is not None:
             tensors |= {f"sums.{k}": v for k, v in stepper.sums.values.items()}
-        return Saved(self.position.copy(), tensors)
+        return Saved(self.position.copy(), tensors, loss.rule.name, loss.stop.name)
 
     def _check_finite(self, sums: dict[str, Any]) -> None:
         bad = _number(sums, "not_finite")
@@ -288,10 +294,10 @@ class Trainer:
             )
 
 
-def decode_rules(loss: Loss, decode: Decode) -> tuple[ScoreRule, Stop]:
-    """How a model trained with this loss is searched: as it was trained, but for what the recipe says otherwise."""
-    rule = loss.rule if decode.length_power == 0 else LogprobSum(decode.length_power)
-    return rule, loss.stop if decode.stop == "auto" else STOPS[decode.stop]
+def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule, Stop]:
+    """How a model is searched that was trained for this rule and stop: so, but for what the recipe says otherwise."""
+    rule = LogprobSum(decode.length_power) if rule.normalised else rule
+    return rule, stop if decode.stop == "auto" else STOPS[decode.stop]
 
 
 def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from argbeam.losses.bso import (
 )
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.rules import Stop, StopBest, StopTop
+from argbeam.rules import STOPS
 from argbeam.tasks.contract import Task
 
 COSTS: dict[str, Cost] = {
@@ -19,7 +19,6 @@ COSTS: dict[str, Cost] = {
     "sentence_bleu": one_minus_bleu,
     "authors_bleu": one_minus_authors_bleu,
 }
-STOPS: dict[str, Stop] = {"top": StopTop(), "best": StopBest()}
 
 
 def make_loss(loss: settings.Loss, task: Task) -> Loss:
@@ -43,4 +42,4 @@ def make_loss(loss: settings.Loss, task: Task) -> Loss:
             )
 
 
-__all__ = ["COSTS", "STOPS", "Bso", "Cost", "CrossEntropy", "Loss", "LossOutput", "StepLoss", "make_loss"]
+__all__ = ["COSTS", "Bso", "Cost", "CrossEntropy", "Loss", "LossOutput", "StepLoss", "make_loss"]

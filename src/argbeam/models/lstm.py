@@ -93,12 +93,15 @@ class LstmSeq2Seq(nn.Module):
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
         weight_VH, bias_V = self.output_layer.weight, self.output_layer.bias
-        if candidates_GC is None:
-            return F.linear(output_GRH, weight_VH, bias_V).to(weight_VH.dtype)
-        # Only the listed rows of the output layer are read, and only they get a gradient.
-        weight_GCH = F.embedding(candidates_GC, weight_VH)
-        bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
-        return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)).to(weight_VH.dtype) + bias_GC[:, None]
+        # Scores decide who wins: they are computed in full precision whatever the rest is computed in.
+        with torch.autocast(output_GRH.device.type, enabled=False):
+            output_GRH = output_GRH.to(weight_VH.dtype)
+            if candidates_GC is None:
+                return F.linear(output_GRH, weight_VH, bias_V)
+            # Only the listed rows of the output layer are read, and only they get a gradient.
+            weight_GCH = F.embedding(candidates_GC, weight_VH)
+            bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
+            return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)) + bias_GC[:, None]
 
 
 class Encoder(nn.Module):

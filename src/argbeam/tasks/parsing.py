@@ -1,6 +1,6 @@
 """Dependency parsing as a sequence: source words interleaved with arc-standard reduce actions (section 5.2)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +32,8 @@ from argbeam.tasks.transitions import (
 from argbeam.tasks.word_ordering import symbol
 from argbeam.vocabulary import Vocabulary
 
-_VOCABULARY_FILE = "vocabulary.json"
+_VOCABULARY_FILE, _ROOT_FILE = "vocabulary.json", "root_label.txt"
+_UNFINISHED_LABEL = "dep"
 PUNCTUATION = {"upos": UPOS_PUNCTUATION, "ptb": PTB_PUNCTUATION, "none": Punctuation("none", frozenset())}
 
 
@@ -44,6 +45,7 @@ class Parsing:
     settings: Text
     punctuation: Punctuation
     vocabulary: Vocabulary
+    root_label: str
     open_length = False
 
     @staticmethod
@@ -57,13 +59,17 @@ class Parsing:
         words = Vocabulary.build(symbols, min_count=text.min_count, max_size=text.max_vocabulary or None).words
         labels = sorted({label for t in fits for label, head in zip(t.labels, t.heads, strict=True) if head})
         actions = [action(label) for action in (left_action, right_action) for label in labels]
-        task = Parsing(data, text, _punctuation(recipe), Vocabulary((*words, *actions)))
+        # The root has no action: its label is the one that most roots have (`root`, or `ROOT` in some treebanks).
+        roots = Counter(t.labels[t.heads.index(0)] for t in fits)
+        root = max(sorted(roots), key=roots.__getitem__)
+        task = Parsing(data, text, _punctuation(recipe), Vocabulary((*words, *actions)), root)
         return Fitted(task, task._items(trees, "train"))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Parsing":
         vocabulary = Vocabulary.from_json(assets[_VOCABULARY_FILE].decode(), where=_VOCABULARY_FILE)
-        return Parsing(_tree_data(recipe), recipe.text, _punctuation(recipe), vocabulary)
+        root = assets[_ROOT_FILE].decode()
+        return Parsing(_tree_data(recipe), recipe.text, _punctuation(recipe), vocabulary, root)
 
     @property
     def source(self) -> Vocabulary:
@@ -84,7 +90,7 @@ class Parsing:
 
     @property
     def assets(self) -> dict[str, bytes]:
-        return {_VOCABULARY_FILE: self.vocabulary.to_json().encode()}
+        return {_VOCABULARY_FILE: self.vocabulary.to_json().encode(), _ROOT_FILE: self.root_label.encode()}
 
     def read(self, split: str) -> Read:
         return self._items(read_trees(self.data, split), split)
@@ -141,7 +147,12 @@ class Parsing:
         return found
 
     def _arcs(self, item: Item, output: Sequence[int]) -> Arcs:
-        return tree_of_actions(self.vocabulary.decode(output), len(item.source))
+        words = len(item.source)
+        if len(output) != 2 * words - 1:
+            # A dead end left no tree. It is counted as such, and scored as a tree all the same: the first word is root.
+            heads = (0, *(1 for _ in range(words - 1)))
+            return Arcs(heads, (self.root_label, *(_UNFINISHED_LABEL for _ in range(words - 1))))
+        return tree_of_actions(self.vocabulary.decode(output), words, root_label=self.root_label)
 
     def _symbols(self, words: Sequence[str]) -> tuple[str, ...]:
         return tuple(escape_word(symbol(word, self.settings)) for word in words)
