@@ -104,7 +104,7 @@ def decode(
     opened = open_run(run, sets or [])
     request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
     with ExitStack() as files:
-        read = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
+        read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
         written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
         traced = files.enter_context(_open_output(trace)) if trace else None
         counts = decode_stream(opened, read, "stdin" if source == "-" else source, written, request, traced)

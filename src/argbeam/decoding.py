@@ -6,8 +6,9 @@ import select
 from collections.abc import Iterator
 from dataclasses import dataclass
 from gzip import GzipFile
+from io import BufferedIOBase
 from lzma import LZMAFile
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from argbeam.errors import DataError
 from argbeam.evaluate import Decoded
@@ -39,7 +40,7 @@ class Counts:
 
 
 def decode_stream(
-    run: Run, source: BinaryIO, name: str, out: TextIO, request: Request, trace: TextIO | None = None
+    run: Run, source: BufferedIOBase, name: str, out: TextIO, request: Request, trace: TextIO | None = None
 ) -> Counts:
     """Decode every line of `source`, called `name` in errors; write to `out` and, step by step, to `trace`."""
     counts, decoder = Counts(), run.decoder()
@@ -95,7 +96,7 @@ def _traced(run: Run, line: str, decoded: Decoded, number: int) -> dict[str, Any
     return {"line": number, "input": line, "steps": steps}
 
 
-def _chunks(source: BinaryIO, name: str, *, most: int) -> Iterator[list[str]]:
+def _chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str]]:
     """The lines that are there to be read, `most` at a time; waits only when there is none.
 
     A pipe that brings a line now and then is answered line by line, a file is read in large pieces.
