@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from argbeam.config import load_recipe
-from argbeam.display import training_display
+from argbeam.display import note, training_display
 from argbeam.run import Notice
 from argbeam.shipped import find_recipe
 from argbeam.trainer import Progress, Record
@@ -74,3 +74,16 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines_of_epochs(monkeypatch: pytest.
     assert "loss 0.500  beam 4  0.250 viol/word  1,234 words/s  1:05 left" in text
     assert "demo: [3] sentences" in text  # no markup: brackets stay
     assert "demo: bso: 8 epochs, epoch 3 kept, dev score 33.33" in text
+
+
+def test_a_note_that_nobody_reads_any_more_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends `argbeam train 2>&1 | tee log` from the reader's side first: training must still be saved."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    note("stopping")
+    with pytest.raises(BrokenPipeError):
+        print("stopping", file=sys.stderr)

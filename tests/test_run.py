@@ -384,3 +384,8 @@ def test_a_signature_tells_what_a_number_stands_on(whole: tuple[Recipe, Path]) -
     }
     assert {name: signature[name] for name in expected} == expected
     json.dumps(signature, allow_nan=False)
+
+
+def test_a_device_of_another_name_is_refused() -> None:
+    with pytest.raises(DeviceError, match="^device gpu: accepted: cpu, cuda, auto$"):
+        choose_device("gpu")

@@ -171,7 +171,7 @@ def bench(
     beams: Annotated[str, typer.Option(metavar="K,...", help="Train beams.")] = "2,3,4,5,6,11",
     test_beams: Annotated[str, typer.Option(metavar="K,...", help="Beams of decoding.")] = "1,5,10",
     rounds: Annotated[int, typer.Option(min=2, help="Timed rounds; a figure is their median.")] = 20,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The rows as one JSON list.")] = False,
 ) -> None:
     """Time training steps and decoding on random data: milliseconds, tokens/s, ratio to cross-entropy, memory."""
     import torch

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from argbeam.run import Notice
@@ -17,8 +17,9 @@ Show = Callable[[Event | Notice], None]
 
 
 def note(text: str) -> None:
-    """A line for the user that is no result."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for the user that is no result. If nobody reads it any more, training must still be saved."""
+    with suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -260,6 +260,8 @@ def start_vectors(recipe: Recipe, task: Task, model: LstmSeq2Seq) -> Notice | No
 
 def choose_device(name: str) -> torch.device:
     """The device asked for; `auto` is CUDA where there is one. Nothing else is taken instead."""
+    if name not in ("cpu", "cuda", "auto"):
+        raise DeviceError(f"device {name}: accepted: cpu, cuda, auto")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto")
     if name == "auto":

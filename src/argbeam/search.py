@@ -133,7 +133,8 @@ def beam_search(
             parents_BR, tokens_BR = beam.parents_BK, beam.tokens_BK
             if stop is not None:
                 ended_BK = (beam.tokens_BK == EOS) & active_B[:, None] & (beam.total_BK > NEVER)
-                finished = finished.add(stop.priority(rule, beam.total_BK, ended_BK, t), beam.total_BK, t)
+                rank_BK = rule.finished(beam.total_BK, t + 1)
+                finished = finished.add(stop.priority(rule, beam.total_BK, ended_BK, t), rank_BK, t)
                 beam = _without_ended(beam, ended_BK)
                 over_B = over_B | finished.over(stop, rule, beam.total_BK, length_B)
         history.append(found)

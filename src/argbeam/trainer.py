@@ -24,6 +24,8 @@ from argbeam.tasks.contract import Item, Task
 _LOOK_EVERY = 50
 # Epochs are numbered through all stages, so that no two of them share an order.
 _STAGE_EPOCHS = 1_000_000
+# Seconds after which the end of an epoch is worth a checkpoint, whatever the number of updates.
+_SAVE_EPOCH_AFTER = 60.0
 # So many updates with a gradient that is not finite end a run: it has diverged.
 _NOT_FINITE_LIMIT = 20
 _DIVERGED = "training has diverged: lower the learning rates of the stage"
@@ -104,7 +106,7 @@ class Trainer:
         self.plan = BatchPlan(self.train, batch.size, batch.round_source, batch.round_target, self.recipe.seed)
         self.dev_examples = [self.task.example(item, i) for i, item in enumerate(self.dev)]
         self.best: dict[str, Tensor] = {}
-        self.saved_at = self.position.update
+        self.saved_at, self.saved_when = self.position.update, time.perf_counter()
         if self.resumed:
             load_tensors(self.model, self.resumed, "model.")
             self.best = tensors_under(self.resumed, "best.", self.device)
@@ -200,12 +202,15 @@ class Trainer:
                 )
                 looked, looked_at, words_before = position.batch, time.perf_counter(), words
             if self.stop_asked() or (self._is_due() and not last):
+                elapsed = time.perf_counter() - looked_at
+                position.seconds, position.epoch_seconds = position.seconds + elapsed, position.epoch_seconds + elapsed
                 yield self._saved(loss, optimizer, stepper)
                 if self.stop_asked():
                     return
-                looked_at = time.perf_counter()
+                looked, looked_at = position.batch, time.perf_counter()
+                words_before = _number(stepper.sums.read(), "words")
         yield from self._end_epoch(name, stage, loss, stepper)
-        if self._is_due():
+        if self._is_due() or time.perf_counter() - self.saved_when > _SAVE_EPOCH_AFTER:
             yield self._saved(loss, optimizer, stepper)
 
     def _end_epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper) -> Iterator[Event]:
@@ -276,7 +281,7 @@ class Trainer:
         return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every
 
     def _saved(self, loss: Loss, optimizer: Adagrad | None, stepper: Stepper | None) -> Saved:
-        self.saved_at = self.position.update
+        self.saved_at, self.saved_when = self.position.update, time.perf_counter()
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         if optimizer is not None:

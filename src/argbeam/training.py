@@ -24,7 +24,7 @@ class Outcome:
 
 
 def train_run(recipe: Recipe, folder: Path, *, title: str = "") -> Outcome:
-    """Train or go on; SIGINT and SIGTERM end it after the update at hand, with everything saved."""
+    """Train or go on; SIGINT, SIGTERM and SIGHUP end it after the update at hand, with everything saved."""
     outcome, finished = Outcome(), True
     with (
         _stop_on_signal() as asked,
@@ -53,7 +53,7 @@ def _stop_on_signal() -> Iterator[list[int]]:
             signal.signal(one, handler)
         note("argbeam: stopping after this update; a second signal stops at once")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield asked
     finally:
