@@ -387,5 +387,5 @@ def test_a_signature_tells_what_a_number_stands_on(whole: tuple[Recipe, Path]) -
 
 
 def test_a_device_of_another_name_is_refused() -> None:
-    with pytest.raises(DeviceError, match="^device gpu: accepted: cpu, cuda, auto$"):
+    with pytest.raises(DeviceError, match=r"^device gpu: accepted: cpu, cuda, auto$"):
         choose_device("gpu")
