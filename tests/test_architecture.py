@@ -48,7 +48,6 @@ ORDER = [
     "training",
     "shipped",
     "bench",
-    "reproduce",
     "demo",
     "cli",
     "__main__",
@@ -101,7 +100,8 @@ def test_no_module_imports_itself_through_others() -> None:
     """Within packages too, where the order says nothing. Packages' own files only gather, and are left out."""
     gathers = {dotted(path) for path in FILES if path.name == "__init__.py"}
     graph = {dotted(path): imported(path) - gathers for path in FILES if dotted(path) not in gathers}
-    graphlib.TopologicalSorter(graph).prepare()
+    # A cycle has no order, and is raised with its modules' names.
+    assert set(graphlib.TopologicalSorter(graph).static_order()) >= set(graph)
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

@@ -82,7 +82,7 @@ class Run:
             yield waiting.popleft(), decoded
 
     def evaluate(self, split: str, *, beam: int) -> Evaluation:
-        """Decode a split and score it. Nothing else in argbeam opens a test split."""
+        """Decode a split and score it."""
         return evaluate(self.decoder(), self.task.read(split).items, beam=beam)
 
     def decoder(self) -> Decoder:
