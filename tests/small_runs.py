@@ -24,7 +24,7 @@ PRETRAIN = {"epochs": 2, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, 
 BSO = {
     "epochs": 3,
     "loss": {"kind": "bso", "train_beam": 3, "epochs_per_beam": 1, "reset_optimizer": True},
-    "optimizer": RATES,
+    "optimizer": {**RATES, "average": 0.7},
     "keep_beam": 2,
 }
 GENERATED = {"kind": "generated", "types": 200, "train": 12, "dev": 3, "test": 2}

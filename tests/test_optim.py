@@ -82,3 +82,25 @@ def test_the_callers_gradients_are_left_as_they_are() -> None:
     gradient = torch.tensor([30.0, 40.0], dtype=torch.float64)
     Adagrad({"all": [weight]}, rates={"all": 0.1}, max_norm=1.0).step([gradient])
     assert gradient.tolist() == [30.0, 40.0]
+
+
+def test_the_average_is_what_the_decay_says_and_is_seen_inside_only() -> None:
+    """A gradient of 1 from empty sums steps by -rate / root n: weights -1, -1.707; with decay 0.75 the average goes
+    0, -0.25, -0.75 * 0.25 - 0.25 * 1.707 = -0.614."""
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = Adagrad({"all": [weight]}, rates={"all": 1.0}, max_norm=1e9, average=0.75)
+    memory = weight.data_ptr()
+    for _ in range(2):
+        optimizer.step([torch.ones(1, dtype=torch.float64)])
+    with optimizer.averaged():
+        assert weight.item() == pytest.approx(-0.614, abs=1e-3)
+        assert weight.data_ptr() == memory
+    assert weight.item() == pytest.approx(-1 - 0.5**0.5)
+
+
+def test_without_an_average_the_weights_are_seen_as_they_are() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = Adagrad({"all": [weight]}, rates={"all": 1.0}, max_norm=1e9)
+    optimizer.step([torch.ones(1)])
+    with optimizer.averaged():
+        assert weight.item() == pytest.approx(0.0)

@@ -5,12 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
 from argbeam import trainer as trainer_module
+from argbeam.capture import EagerStepper
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Evaluation
 from argbeam.losses import make_loss
@@ -168,6 +170,27 @@ def test_the_next_stage_starts_from_the_weights_kept_and_with_a_fresh_optimizer(
             assert not [name for name in event.tensors if name.startswith(("optimizer.", "best.", "sums."))]
             assert (event.position.best_value, event.position.best_epoch) == (None, -1)
     assert same(after_first, before_second)
+
+
+@pytest.mark.parametrize("keep", ["perplexity", "last"])
+def test_a_stage_ends_with_the_average_if_asked_to(tmp_path: Path, keep: str) -> None:
+    """The oracle trains without one and averages by hand; what is scored and kept does not change what is learnt."""
+    decay = 0.5
+    plain = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    expected = {name: value.double() for name, value in weights_of(plain).items()}
+    step = EagerStepper.__call__
+
+    def averaging(self: EagerStepper, *arguments: Any) -> None:
+        step(self, *arguments)
+        for name, value in weights_of(plain).items():
+            expected[name] = decay * expected[name] + (1 - decay) * value.double()
+
+    with patch.object(EagerStepper, "__call__", averaging):
+        list(plain.events())
+    averaged = trainer_of(one_stage(tmp_path, epochs=1, keep=keep, optimizer={**RATES, "average": decay}))
+    list(averaged.events())
+    for name, value in weights_of(averaged).items():
+        torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

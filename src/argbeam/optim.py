@@ -1,6 +1,7 @@
-"""Adagrad with a rate per module, and gradient renormalisation."""
+"""Adagrad with a rate per module, gradient renormalisation, and a running average of the weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -22,11 +23,13 @@ class Adagrad:
         max_norm: float,
         epsilon: float = 1e-10,
         initial: float = 0.0,
+        average: float = 0.0,
     ) -> None:
         self.parameters: list[Tensor] = [p for name in rates for p in groups[name]]
         self.rates = [rate for name, rate in rates.items() for _ in groups[name]]
-        self.max_norm, self.epsilon, self.initial = max_norm, epsilon, initial
+        self.max_norm, self.epsilon, self.initial, self.average = max_norm, epsilon, initial, average
         self.sums = [torch.full_like(p, initial) for p in self.parameters]
+        self.averages = [p.detach().clone() for p in self.parameters] if average else []
 
     def reset(self) -> None:
         """Forget the gradients seen so far, as the authors' code does when the beam grows."""
@@ -51,4 +54,23 @@ class Adagrad:
         steps = list(torch._foreach_div(scaled, list(roots)))
         torch._foreach_mul_(steps, [-rate for rate in self.rates])
         torch._foreach_add_(self.parameters, steps)
+        if self.averages:
+            torch._foreach_lerp_(self.averages, self.parameters, 1.0 - self.average)
         return norm
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the parameters are their running average (as an averaged perceptron's are), if there is one."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange weights and averages, in place: captured steps hold on to their memory."""
+        for parameter, average in zip(self.parameters, self.averages, strict=False):
+            weights = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(weights)

@@ -250,6 +250,12 @@ class AdagradOptimizer(Settings):
         description="what the sums of squared gradients start from; 0: a weight's first step is its whole rate",
     )
     epsilon: float = Field(default=1e-10, gt=0, description="added to the root of the sum (the authors' Lua Adagrad)")
+    average: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="decay of a running average of the weights, which is what is scored and kept; 0: none",
+    )
 
 
 Optimizer = AdagradOptimizer

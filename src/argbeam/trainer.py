@@ -132,12 +132,15 @@ class Trainer:
             max_norm=stage.optimizer.max_norm,
             epsilon=stage.optimizer.epsilon,
             initial=stage.optimizer.initial,
+            average=stage.optimizer.average,
         )
         stepper = self._stepper(optimizer)
         if self.resumed:
             # A checkpoint between stages holds no optimizer: each stage starts with a fresh one.
             for total, saved in zip(optimizer.sums, _numbered(self.resumed, "optimizer."), strict=False):
                 total.copy_(saved)
+            for average, saved in zip(optimizer.averages, _numbered(self.resumed, "average."), strict=False):
+                average.copy_(saved)
             stepper.sums.values.update(tensors_under(self.resumed, "sums.", self.device))
             self.resumed = {}
         position = self.position
@@ -151,6 +154,8 @@ class Trainer:
                 return
         if self.best:
             load_tensors(self.model, self.best, "")
+        else:
+            optimizer.swap()
         yield Record(
             {
                 "kind": "stage",
@@ -209,23 +214,24 @@ class Trainer:
                     return
                 looked, looked_at = position.batch, time.perf_counter()
                 words_before = _number(stepper.sums.read(), "words")
-        yield from self._end_epoch(name, stage, loss, stepper)
+        yield from self._end_epoch(name, stage, loss, stepper, optimizer)
         if self._is_due() or time.perf_counter() - self.saved_when > _SAVE_EPOCH_AFTER:
             yield self._saved(loss, optimizer, stepper)
 
-    def _end_epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper) -> Iterator[Event]:
+    def _end_epoch(self, name: str, stage: Stage, loss: Loss, stepper: Stepper, optimizer: Adagrad) -> Iterator[Event]:
         """Score the epoch on dev, keep its weights if they are the best so far, and report."""
         position, started = self.position, time.perf_counter()
         sums = stepper.sums.read()
-        dev = self._dev(stage, loss)
-        value = {"perplexity": dev.get("perplexity"), "score": dev.get("value"), "last": None}[stage.keep]
-        better = value is not None and (
-            position.best_value is None
-            or (value < position.best_value if stage.keep == "perplexity" else value > position.best_value)
-        )
-        if better:
-            position.best_value, position.best_epoch = value, position.epoch
-            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        with optimizer.averaged():
+            dev = self._dev(stage, loss)
+            value = {"perplexity": dev.get("perplexity"), "score": dev.get("value"), "last": None}[stage.keep]
+            better = value is not None and (
+                position.best_value is None
+                or (value < position.best_value if stage.keep == "perplexity" else value > position.best_value)
+            )
+            if better:
+                position.best_value, position.best_epoch = value, position.epoch
+                self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
         record = {
             "kind": "epoch",
             "stage": name,
@@ -286,6 +292,7 @@ class Trainer:
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         if optimizer is not None:
             tensors |= {f"optimizer.{i}": v for i, v in enumerate(optimizer.sums)}
+            tensors |= {f"average.{i}": v for i, v in enumerate(optimizer.averages)}
         if stepper is not None:
             tensors |= {f"sums.{k}": v for k, v in stepper.sums.values.items()}
         return Saved(self.position.copy(), tensors, loss.rule.name, loss.stop.name)
