@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.models.contract import Model
+from argbeam.models.contract import Model, Unrolls
 from argbeam.state import State
 from argbeam.vocabulary import BOS
 
@@ -21,11 +21,31 @@ class Replayed:
 
 def gold_outputs(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T H"]:
     """What the output layer reads before each gold word, the words before it given."""
+    return unroll(model, state, _shifted(gold_BT).T).transpose(0, 1)
+
+
+def unroll(
+    model: Model,
+    state: State,
+    read_TN: Int[Tensor, "T N"],
+    restarted_TB: Bool[Tensor, "T B"] | None = None,
+) -> Float[Tensor, "T N H"]:
+    """What the output layer reads after each of these words: step by step, or in one pass of the model's own.
+
+    Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads.
+    """
+    at_once = model.unroll(state, read_TN, restarted_TB) if isinstance(model, Unrolls) else None
+    if at_once is not None:
+        return at_once
+    row_N = torch.arange(read_TN.shape[1], device=read_TN.device)
     outputs = []
-    for read_B in _shifted(gold_BT).unbind(1):
-        state = model.step(state, read_B)
+    for t, read_N in enumerate(read_TN):
+        if restarted_TB is not None and t > 0:
+            # After a restart the rival's row is taken from the row before it, which is gold's.
+            state = state.select(row_N - restarted_TB[t].repeat_interleave(2) * (row_N % 2))
+        state = model.step(state, read_N)
         outputs.append(model.output(state))
-    return torch.stack(outputs, 1)
+    return torch.stack(outputs)
 
 
 def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
@@ -53,15 +73,9 @@ def replay(
     restarted_BT = _shifted(restart_BT.long(), first=0).bool()
     read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
     read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
-    # After a restart the rival's row is taken from the row before it, which is gold's.
-    rows_TN = lane_N - restarted_BT.T.repeat_interleave(2, dim=1) * (lane_N % 2)
-    outputs = []
-    for t in range(steps):
-        state = state.select(rows_TN[t]) if t > 0 else state
-        state = model.step(state, read_TN[t])
-        outputs.append(model.output(state))
+    outputs_TNH = unroll(model, state, read_TN, restarted_BT.T)
     # Two words are needed of each step, not V: one look-up of their rows of the output layer serves all steps.
-    output_XH = torch.stack(outputs).flatten(0, 1)
+    output_XH = outputs_TNH.flatten(0, 1)
     words_X = torch.stack([gold_BT, rival_BT], 2).transpose(0, 1).flatten()
     scores_X = model.scores(output_XH[:, None], words_X[:, None])
     gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)

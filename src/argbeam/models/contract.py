@@ -1,8 +1,8 @@
 """The contract of a model: four methods, and every loss and the search can use it."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data import Batch
@@ -31,3 +31,24 @@ class Model(Protocol):
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
         """The raw scores f (no softmax) of the whole vocabulary, or of the words listed for each group of rows."""
+
+
+@runtime_checkable
+class Unrolls(Protocol):
+    """A model that can read given words in one pass, faster than step by step. Nothing else changes."""
+
+    def unroll(
+        self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
+    ) -> Float[Tensor, "T N H"] | None:
+        """What `output` gives after each word; None where the pass cannot be had, and steps must do.
+
+        Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads.
+        """
+
+
+@runtime_checkable
+class StepsFrom(Protocol):
+    """A model that can step from other rows than its own without moving them first."""
+
+    def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
+        """`step(state.select(rows_N), tokens_N)`."""

@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data import Batch
+from argbeam import kernels
+from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, kernel_steps, lstm_layer
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
 from argbeam.state import Noise, State
 
@@ -86,6 +88,21 @@ class LstmSeq2Seq(nn.Module):
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         return self.decoder(state, tokens_N)  # type: ignore[no-any-return]
 
+    def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
+        """`step(state.select(rows_N), tokens_N)`; without gradient, kernels read the rows where they are."""
+        if _kernels_for(state):
+            return self.decoder.kernel_step(state, tokens_N, rows_N)
+        return self.step(state.select(rows_N), tokens_N)
+
+    def unroll(
+        self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
+    ) -> Float[Tensor, "T N H"] | None:
+        """What `step` by `step` over these words gives as outputs, in one pass; None where there is no such pass.
+
+        Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads.
+        """
+        return self.decoder.unroll(state, read_TN, restarted_TB)
+
     def output(self, state: State) -> Float[Tensor, "N H"]:
         return state.hypothesis["output"]
 
@@ -101,6 +118,8 @@ class LstmSeq2Seq(nn.Module):
             # Only the listed rows of the output layer are read, and only they get a gradient.
             weight_GCH = F.embedding(candidates_GC, weight_VH)
             bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
+            if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
+                return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
             return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)) + bias_GC[:, None]
 
 
@@ -125,17 +144,25 @@ class Encoder(nn.Module):
         for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
             if f"encoder_{i}" in noise:
                 x_BSH = x_BSH * noise[f"encoder_{i}"]
-            gates, step = inputs(x_BSH).unbind(1), StepLinear.of(recurrent)
-            h_BH = c_BH = torch.zeros_like(gates[0][:, : self.hidden], dtype=x_BSH.dtype)
-            h_steps, c_steps = [], []
-            for gates_BG in gates:
-                h_BH, c_BH = lstm_gates(gates_BG, step(h_BH), c_BH)
-                h_steps.append(h_BH)
-                c_steps.append(c_BH)
-            x_BSH = torch.stack(h_steps, 1)
+            x_BSH, c_BSH = _layer(inputs(x_BSH), recurrent, dtype=x_BSH.dtype)
             last_h.append(x_BSH.gather(1, last_B1H)[:, 0])
-            last_c.append(torch.stack(c_steps, 1).gather(1, last_B1H)[:, 0])
+            last_c.append(c_BSH.gather(1, last_B1H)[:, 0])
         return x_BSH, last_h, last_c
+
+
+def _layer(base_BSG: Tensor, recurrent: nn.Module, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """h and c of an LSTM layer at every step, from zeros; `base_BSG` is the inputs' share of the gates."""
+    assert isinstance(recurrent, nn.Linear)
+    if not _autocast(base_BSG):
+        return lstm_layer(base_BSG, recurrent.weight)
+    gates, step = base_BSG.unbind(1), StepLinear.of(recurrent)
+    h_BH = c_BH = torch.zeros_like(gates[0][:, : recurrent.in_features], dtype=dtype)
+    h_steps, c_steps = [], []
+    for gates_BG in gates:
+        h_BH, c_BH = lstm_gates(gates_BG, step(h_BH), c_BH)
+        h_steps.append(h_BH)
+        c_steps.append(c_BH)
+    return torch.stack(h_steps, 1), torch.stack(c_steps, 1)
 
 
 class Decoder(nn.Module):
@@ -153,15 +180,79 @@ class Decoder(nn.Module):
 
     def layers(self, memory_BSH: Float[Tensor, "B S H"], padding_B1S: Bool[Tensor, "B 1 S"]) -> "DecoderLayers":
         """The layers of one pass over a batch, for the state to carry."""
+        keys_BSH = self.attention(memory_BSH)
         return DecoderLayers(
+            Attended(keys_BSH, memory_BSH, padding_B1S[:, 0]),
             StepEmbedding.of(self.embedding),
             tuple(StepLinear.of(layer) for layer in self.inputs),
             tuple(StepLinear.of(layer) for layer in self.recurrent),
-            StepAttention.over(self.attention(memory_BSH), memory_BSH, padding_B1S),
+            StepAttention.over(keys_BSH, memory_BSH, padding_B1S),
             StepLinear.of(self.combine),
         )
 
+    def unroll(
+        self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None
+    ) -> Float[Tensor, "T N H"] | None:
+        own, shared = state.hypothesis, state.sentence
+        if not self.input_feeding or _autocast(own["output"]) or state.time > 0:
+            return None
+        words = self.embedding.embedding_dim
+        first, *upper = self.inputs
+        base_TNG = F.linear(self.embedding(read_TN), first.weight[:, :words], first.bias)  # type: ignore[index, arg-type]
+        numbers = range(len(self.inputs))
+        return decoder_pass(
+            base_TNG,
+            [own[f"h_{i}"] for i in numbers],
+            [own[f"c_{i}"] for i in numbers],
+            own["output"],
+            Weights(
+                [first.weight[:, words:], *(layer.weight for layer in upper)],  # type: ignore[index, list-item]
+                [layer.weight for layer in self.recurrent],  # type: ignore[misc]
+                [layer.bias for layer in self.inputs],  # type: ignore[misc]
+                self.combine.weight,
+            ),
+            shared["layers"].attended,
+            Masks([shared.get(f"noise_decoder_{i}") for i in numbers], shared.get("noise_output")),
+            None if restarted_TB is None else Restarts(restarted_TB),
+        )
+
+    def kernel_step(self, state: State, tokens_N: Int[Tensor, " N"], rows_N: Int[Tensor, " N"] | None) -> State:
+        """One step without gradient; the state before is read through `rows_N`."""
+        shared, own = state.sentence, state.hypothesis
+        attended: Attended = shared["layers"].attended
+        words = self.embedding.embedding_dim
+        new: dict[str, Tensor] = {}
+        for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
+            weight: Tensor = inputs.weight  # type: ignore[assignment]
+            fed = {"fed_NA": own["output"], "fed_GA": weight[:, words:]} if self.input_feeding else {}
+            if i == 0:
+                table: Tensor = self.embedding.weight
+                fed |= {"tokens_N": tokens_N, "table_VE": table, "embedding_GE": weight[:, :words]}
+            else:
+                noise_BTH = shared.get(f"noise_decoder_{i}")
+                fed = {"fed_NA": new[f"h_{i - 1}"], "fed_GA": weight}
+                fed |= {} if noise_BTH is None else {"fed_noise_BA": noise_BTH[:, state.time]}
+            out = kernel_steps.cell(
+                base_NG=inputs.bias,
+                h_NH=own[f"h_{i}"],
+                c_NH=own[f"c_{i}"],
+                recurrent_GH=recurrent.weight,
+                fed_moves=i == 0,
+                rows_N=rows_N,
+                **fed,
+            )
+            new |= {f"h_{i}": out.h_NH, f"c_{i}": out.c_NH}
+        context_NH, _ = kernel_steps.attention(
+            out.h_NH, attended.keys_BSH, attended.memory_BSH, attended.padding_BS
+        )
+        noise_BTH = shared.get("noise_output")
+        noise_BH = None if noise_BTH is None else noise_BTH[:, state.time]
+        new["output"] = kernel_steps.combine(context_NH, out.h_NH, self.combine.weight, noise_BH).output_NH
+        return State(shared, new, state.time + 1)
+
     def forward(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        if _kernels_for(state):
+            return self.kernel_step(state, tokens_N, None)
         shared, own = state.sentence, state.hypothesis
         layers: DecoderLayers = shared["layers"]
         x_NH = layers.embedding(tokens_N)
@@ -184,6 +275,7 @@ class Decoder(nn.Module):
 class DecoderLayers:
     """The decoder's layers during one pass: they collect what the steps contribute to each weight's gradient."""
 
+    attended: Attended
     embedding: StepEmbedding
     inputs: tuple[StepLinear, ...]
     recurrent: tuple[StepLinear, ...]
@@ -203,6 +295,16 @@ def lstm_gates(
     in_NH, forget_NH, cell_NH, out_NH = (inputs_NG + recurrent_NG).to(c_NH.dtype).chunk(4, 1)
     c_NH = forget_NH.sigmoid() * c_NH + in_NH.sigmoid() * cell_NH.tanh()
     return out_NH.sigmoid() * c_NH.tanh(), c_NH
+
+
+def _kernels_for(state: State) -> bool:
+    """Whether the next step can be made of kernels: they have no gradient."""
+    output_NH = state.hypothesis["output"]
+    return not torch.is_grad_enabled() and kernels.usable(output_NH) and not _autocast(output_NH)
+
+
+def _autocast(x: Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
 
 
 def _with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int) -> Tensor:

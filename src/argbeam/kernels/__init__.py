@@ -1,0 +1,29 @@
+"""Triton kernels: each does in one launch what its plain torch twin does in many, with the same numbers.
+
+Modules with kernels import Triton; nothing else does, and nothing imports them where there is no Triton.
+"""
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+INSTALLED = importlib.util.find_spec("triton") is not None
+# For comparisons: with ARGBEAM_KERNELS=0 the plain torch path runs everywhere.
+_WANTED = os.environ.get("ARGBEAM_KERNELS", "1") != "0"
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether kernels can take these tensors: float32 on a CUDA device, and Triton there to compile them."""
+    return INSTALLED and _WANTED and all(t.is_cuda and t.dtype == torch.float32 for t in tensors)
+
+
+def products() -> str:
+    """How a kernel multiplies float32 matrices: as torch does by `torch.set_float32_matmul_precision`."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least this number, and at least `least`: the sizes that kernels come in."""
+    return max(least, 1 << (number - 1).bit_length())

@@ -1,0 +1,28 @@
+"""The parts of a recurrent step as kernels; a sentence that is too large for one goes the plain way."""
+
+from torch import Tensor
+
+from argbeam.kernels import attention as attention_kernels
+from argbeam.kernels.attention import combine, combine_backward
+from argbeam.kernels.lstm import cell, cell_backward
+from argbeam.models import plain_steps
+
+__all__ = ["attention", "attention_backward", "cell", "cell_backward", "combine", "combine_backward"]
+
+
+def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """As in `plain_steps`."""
+    steps = attention_kernels if _fits(query_NH, memory_BSH) else plain_steps
+    return steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+
+
+def attention_backward(
+    grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
+) -> Tensor:
+    """As in `plain_steps`."""
+    steps = attention_kernels if _fits(grad_NX, memory_BSH) else plain_steps
+    return steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS)
+
+
+def _fits(rows_N: Tensor, memory_BSH: Tensor) -> bool:
+    return attention_kernels.fits(rows_N.shape[0] // memory_BSH.shape[0], memory_BSH.shape[1])
