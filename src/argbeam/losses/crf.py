@@ -106,7 +106,7 @@ def _minus_log_probability(
     scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1))
     real_B1T = (torch.arange(gold_BT.shape[1], device=gold_BT.device) < until_B[:, None])[:, None]
     total_BR = torch.where(real_B1T, scores_BRT, 0.0).sum(2)
-    # Gold has the last row. It is counted there and not on the beam as well, and so are rows of padding.
+    # Gold is counted once, in the last row, which is its own: its place on the beam is left out.
     is_gold_BK = ((beam_BKT == gold_BT[:, None]) | ~real_B1T).all(2)
     counted_BR = torch.cat([alive_BK & ~is_gold_BK, torch.ones_like(alive_BK[:, :1])], 1)
     return total_BR.masked_fill(~counted_BR, NEVER).logsumexp(1) - total_BR[:, -1]
