@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 
 import sacrebleu
 import torch
@@ -13,7 +13,7 @@ from argbeam.data import Batch
 from argbeam.models.contract import Model
 from argbeam.state import Noise, State
 from argbeam.vocabulary import BOS
-from oracles import Next, Words, training_search
+from oracles import Next, UninterruptedSearch, Words, training_search, uninterrupted_search
 
 SegmentCost = Callable[[Words, Words, int | None], float]
 """A cost of one segment: the rival's words, gold's words, and gold's word before both (None at the beginning)."""
@@ -29,6 +29,7 @@ def naive_bso(
     margin: float,
     ended_gives_up_place: bool,
     cost: SegmentCost,
+    adds_up: bool = False,
 ) -> Float[Tensor, ""]:
     """Search sentence by sentence; score each violating prefix and gold's again, each from its first word, and sum
     cost * (margin - f(gold) + f(rival))."""
@@ -40,13 +41,13 @@ def naive_bso(
         one, one_noise = alone(batch, row), noise_alone(noise, row)
         search = training_search(
             successors(tuple(one.source_BS[0].tolist())),
-            ranks_from_scratch(model, one, one_noise),
+            ranks_from_scratch(model, one, one_noise, adds_up=adds_up),
             gold,
             beam=beam,
             margin=margin,
             ended_gives_up_place=ended_gives_up_place,
         )
-        restart = 0
+        restart, score = 0, scores_from_scratch(model, one, one_noise, adds_up=adds_up)
         for t, segment in enumerate(search.rivals, 1):
             if segment is None:
                 continue
@@ -54,10 +55,39 @@ def naive_bso(
             loss = torch.tensor(margin, dtype=torch.float64)
             if not search.rival_is_gold[t - 1]:
                 rival = (*gold[:restart], *segment)
-                loss = loss - prefix_score(model, one, one_noise, gold[:t])
-                loss = loss + prefix_score(model, one, one_noise, rival)
+                loss = loss - score(gold[:t]) + score(rival)
             total = total + weight * loss
             restart = t
+    return total
+
+
+def naive_without_restarts(
+    model: Model,
+    batch: Batch,
+    noise: Noise | None,
+    *,
+    successors: Callable[[Words], Next],
+    beam: int,
+    ended_gives_up_place: bool,
+    adds_up: bool,
+    loss: Callable[[UninterruptedSearch, Words, Callable[[Words], Float[Tensor, ""]]], Float[Tensor, ""] | None],
+) -> Float[Tensor, ""]:
+    """Search sentence by sentence and add up `loss(search, gold, score)`, where score re-scores a whole prefix."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(batch.source_BS.shape[0]):
+        gold = tuple(batch.target_BT[row, : batch.target_length_B[row]].tolist())
+        if not gold:
+            continue
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        search = uninterrupted_search(
+            successors(tuple(one.source_BS[0].tolist())),
+            ranks_from_scratch(model, one, one_noise, adds_up=adds_up),
+            gold,
+            beam=beam,
+            ended_gives_up_place=ended_gives_up_place,
+        )
+        part = loss(search, gold, scores_from_scratch(model, one, one_noise, adds_up=adds_up))
+        total = total if part is None else total + part
     return total
 
 
@@ -66,15 +96,34 @@ def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Words) -
     return _next_scores(model, one, noise, prefix[:-1])[prefix[-1]]
 
 
-def ranks_from_scratch(model: Model, one: Batch, noise: Noise | None) -> Callable[[Words], float]:
-    """The rank of a prefix, without gradient; scores after equal words are computed once."""
+def scores_from_scratch(
+    model: Model, one: Batch, noise: Noise | None, *, adds_up: bool
+) -> Callable[[Words], Float[Tensor, ""]]:
+    """f of a prefix, or the sum of f over its own prefixes; scores after equal words are computed once."""
+    following = cache(partial(_next_scores, model, one, noise))
+
+    def score(prefix: Words) -> Float[Tensor, ""]:
+        first = 1 if adds_up else len(prefix)
+        return torch.stack([following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1)]).sum()
+
+    return score
+
+
+def ranks_from_scratch(
+    model: Model, one: Batch, noise: Noise | None, *, adds_up: bool = False
+) -> Callable[[Words], float]:
+    """The same without gradient."""
 
     @cache
     def following(prefix: Words) -> list[float]:
         with torch.no_grad():
             return _next_scores(model, one, noise, prefix).tolist()
 
-    return lambda prefix: following(prefix[:-1])[prefix[-1]]
+    def rank(prefix: Words) -> float:
+        first = 1 if adds_up else len(prefix)
+        return sum(following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
+
+    return rank
 
 
 def _next_scores(model: Model, one: Batch, noise: Noise | None, read: Words) -> Float[Tensor, " V"]:

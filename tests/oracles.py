@@ -294,6 +294,52 @@ def training_search(
     return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, on_beam, beams)
 
 
+@dataclass(frozen=True)
+class UninterruptedSearch:
+    """A search with gold and without restarts. `stop` is the step, counted from 1, at which it has lost gold, or its
+    last; `rivals[t]` is the best wrong prefix of each step, if there is one."""
+
+    beams: list[list[Words]]
+    gold_score: list[float]
+    rivals: list[Words | None]
+    rival_score: list[float]
+    stop: int
+
+    def behind(self, t: int) -> float:
+        return self.rival_score[t - 1] - self.gold_score[t - 1]
+
+    def early_update(self, margin: float) -> int | None:
+        """The step trained on by early update, if there is one."""
+        return self.stop if self.behind(self.stop) > -margin else None
+
+    def max_violation(self, margin: float) -> int | None:
+        """The step trained on by maximum violation, if there is one."""
+        worst = max(range(1, len(self.beams) + 1), key=self.behind)
+        return worst if self.behind(worst) > -margin else None
+
+
+def uninterrupted_search(
+    successors: Next, rank: Rank, gold: Words, *, beam: int, ended_gives_up_place: bool = False
+) -> UninterruptedSearch:
+    """The beam search of decoding, with a look at gold after every step."""
+    beams, gold_score, rivals, rival_score = [], [], [], []
+    alive: list[Words] = [()]
+    stop = 0
+    for t in range(1, len(gold) + 1):
+        ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
+        kept = ranked[:beam]
+        rival = next((prefix for prefix in ranked if prefix != gold[:t]), None)
+        beams.append(kept)
+        gold_score.append(rank(gold[:t]))
+        rivals.append(rival)
+        rival_score.append(-math.inf if rival is None else rank(rival))
+        ends_here = ended_gives_up_place and bool(kept) and kept[0][-1] == EOS
+        if not stop and (gold[:t] not in kept or ends_here or t == len(gold)):
+            stop = t
+        alive = [prefix for prefix in kept if not (ended_gives_up_place and prefix[-1] == EOS)]
+    return UninterruptedSearch(beams, gold_score, rivals, rival_score, stop)
+
+
 def example_of(target: Sequence[int], *, source: Sequence[int] = (4,), sentence: int = 0) -> Example:
     """An example from lists."""
     return Example(tuple(source), tuple(target), sentence)

@@ -32,6 +32,7 @@ ORDER = [
     "models",
     "rules",
     "beams",
+    "policies",
     "search",
     "losses",
     "evaluate",

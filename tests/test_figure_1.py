@@ -28,8 +28,9 @@ are the two lanes that are replayed; after t = 4 the rival's goes on from gold's
 from argbeam.beams import SearchResult
 from argbeam.data import Batch, Example, make_batch
 from argbeam.losses.bso import Bso, BsoStep
+from argbeam.policies import Gold, Restart
 from argbeam.rules import LastScore
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.search import beam_search
 from argbeam.successors import Unconstrained
 from argbeam.vocabulary import SPECIALS, Vocabulary
 from loss_oracles import TableModel

@@ -12,8 +12,9 @@ from argbeam.losses.bso import Bso, BsoStep
 from argbeam.losses.replay import gold_outputs, replay, score
 from argbeam.models.contract import Model
 from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.policies import Gold, Restart
 from argbeam.rules import LastScore, StopTop
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.search import beam_search
 from argbeam.state import Noise, State
 from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.vocabulary import EOS

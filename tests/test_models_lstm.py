@@ -13,8 +13,9 @@ from argbeam.data import Batch, make_batch
 from argbeam.losses.replay import replay, score
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.lstm import Encoder
+from argbeam.policies import Gold, Restart
 from argbeam.rules import LastScore, StopTop
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.search import beam_search
 from argbeam.state import Noise, State
 from argbeam.successors import Unconstrained
 from argbeam.vocabulary import BOS

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from argbeam.beams import Violations
 from argbeam.data import make_batch
+from argbeam.policies import Gold, Restart
 from argbeam.rules import LastScore, ScoreRule, Stop, StopBest, StopTop
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.search import beam_search
 from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.vocabulary import EOS
 from oracles import (

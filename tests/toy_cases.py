@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from argbeam.beams import SearchResult
 from argbeam.data import Batch, make_batch
+from argbeam.policies import Gold, Policy, Restart
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, ScoreSum, Stop, StopBest, StopTop
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.search import beam_search
 from argbeam.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from argbeam.vocabulary import EOS
 from oracles import (
@@ -64,11 +65,12 @@ class Case:
         n_best: int = 1,
         golds: list[Words] | None = None,
         margin: float = 1.0,
+        policy: Callable[[float], Policy] = Restart,
     ) -> SearchResult:
         gold, lengths = None, self.lengths
         if golds is not None:
             padded = make_batch([example_of(words) for words in golds])
-            gold = Gold(padded.target_BT, padded.target_length_B, Restart(margin))
+            gold = Gold(padded.target_BT, padded.target_length_B, policy(margin))
             lengths = [len(words) for words in golds]
         return beam_search(
             self.model,

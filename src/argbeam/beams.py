@@ -24,10 +24,11 @@ class Beams:
 
 @dataclass(frozen=True)
 class Violations:
-    """What a search with gold found. Column t is the paper's time t + 1.
+    """What a search with gold found, at the violations that its policy trains on. Column t is the paper's time t + 1.
 
     `rival_BT` holds every rival's words since the last restart, on the columns up to its violation: the segments
-    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold.
+    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold. `stop_B`
+    is the column at which a search without restarts has lost gold; where it has not, and with restarts, the last one.
     """
 
     violation_BT: Bool[Tensor, "B T"]
@@ -37,6 +38,7 @@ class Violations:
     gold_score_BT: Float[Tensor, "B T"]
     rival_score_BT: Float[Tensor, "B T"]
     gold_on_beam_B: Bool[Tensor, " B"]
+    stop_B: Int[Tensor, " B"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,15 @@ def rival_words(
     return torch.where(ahead_BT, rival_BT, gold_BT)
 
 
+def prefix_words(beams: Beams, places_BN: Int[Tensor, "B N"], time_BN: Int[Tensor, "B N"]) -> Int[Tensor, "B N T"]:
+    """The words of the prefixes at these places of these steps, read back to the first; PAD behind them."""
+    words: list[Tensor] = []
+    for t in reversed(range(len(beams.tokens_TBJ))):
+        words.append(beams.tokens_TBJ[t].gather(1, places_BN).masked_fill(t > time_BN, PAD))
+        places_BN = torch.where(t <= time_BN, beams.parents_TBJ[t].gather(1, places_BN), places_BN)
+    return torch.stack(words[::-1], 2)
+
+
 def read_result(
     beams: Beams,
     finished: Finished,
@@ -105,12 +116,10 @@ def read_result(
         ended_BN = ~dead_B[:, None] & (rank_BN > NEVER)
         places_BN = torch.arange(rank_BN.shape[1], device=dead_B.device).expand(batch, -1)
         time_BN = torch.full_like(places_BN, steps - 1)
-    words: list[Tensor] = []
-    for t in reversed(range(steps)) if n_best else ():
-        word_BN = beams.tokens_TBJ[t].gather(1, places_BN)
-        words.append(word_BN.masked_fill((t > time_BN) | (rank_BN == NEVER), PAD))
-        places_BN = torch.where(t <= time_BN, beams.parents_TBJ[t].gather(1, places_BN), places_BN)
-    tokens_BNT = torch.stack(words[::-1], 2) if words else beams.tokens_TBJ[..., :0].permute(1, 2, 0)
+    if n_best:
+        tokens_BNT = prefix_words(beams, places_BN, time_BN).masked_fill((rank_BN == NEVER)[..., None], PAD)
+    else:
+        tokens_BNT = beams.tokens_TBJ[..., :0].permute(1, 2, 0)
     return SearchResult(
         tokens_BNT=tokens_BNT,
         rank_BN=rank_BN,

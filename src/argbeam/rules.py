@@ -21,6 +21,7 @@ class ScoreRule(Protocol):
 
     name: ClassVar[str]
     normalised: ClassVar[bool]  # scores are made into probabilities word by word, so that perplexity means something
+    adds_up: ClassVar[bool]  # a prefix ranks by a sum over its words, not by its newest word alone
 
     def words(
         self, model: Model, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
@@ -43,6 +44,7 @@ class LastScore:
 
     name: ClassVar[str] = "last_score"
     normalised: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = False
 
     def words(self, model: Model, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
         return model.scores(output_BRH, candidates_BC)
@@ -63,6 +65,7 @@ class ScoreSum:
 
     name: ClassVar[str] = "score_sum"
     normalised: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = True
 
     def words(self, model: Model, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
         return model.scores(output_BRH, candidates_BC)
@@ -88,6 +91,7 @@ class LogprobSum:
     length_power: float = 0.0
     name: ClassVar[str] = "logprob_sum"
     normalised: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = True
 
     def words(self, model: Model, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
         logprobs_BRV = model.scores(output_BRH).log_softmax(-1)

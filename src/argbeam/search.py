@@ -12,6 +12,7 @@ from torch import Tensor
 
 from argbeam.beams import Beams, SearchResult, Violations, read_result, rival_words
 from argbeam.models.contract import Model
+from argbeam.policies import Gold, Policy
 from argbeam.rules import NEVER, Finished, ScoreRule, Stop
 from argbeam.state import State
 from argbeam.successors import Choices
@@ -19,22 +20,6 @@ from argbeam.vocabulary import BOS, EOS, PAD
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 _BLOCK, _BLOCKS = 64, 16
-
-
-@dataclass(frozen=True)
-class Restart:
-    """The gold policy of BSO (Wiseman & Rush 2016, section 4.2): after a violation the beam is gold's prefix alone."""
-
-    margin: float = 1.0
-
-
-@dataclass(frozen=True)
-class Gold:
-    """The gold sequences of a training search, padded, and what happens when the search violates them."""
-
-    tokens_BT: Int[Tensor, "B T"]
-    length_B: Int[Tensor, " B"]
-    policy: Restart
 
 
 @dataclass(frozen=True)
@@ -106,6 +91,9 @@ def beam_search(
     finished = Finished.empty(batch, n_best, like=beam.total_BK)
     active_TB = torch.arange(steps, device=device)[:, None] < length_B
     last_TB = torch.arange(1, steps + 1, device=device)[:, None] == length_B
+    # The rival is the best wrong prefix at the last step, and without restarts at every step.
+    restarts = gold is not None and gold.policy.restarts
+    best_wrong_TB = last_TB if restarts else torch.ones_like(last_TB)
     history: list[_Found] = []
     verdicts: list[_Verdict] = []
 
@@ -117,9 +105,13 @@ def beam_search(
             gold_B = gold.tokens_BT[:, t]
             gold_word_B = _score_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
             gold_total_B1 = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, :, 0]
-            verdict = _judge(found, beam, gold_B, gold_total_B1[:, 0], active_TB[t], last_TB[t], gold.policy, stop)
+            verdict = _judge(
+                found, beam, gold_B, gold_total_B1[:, 0], active_TB[t], best_wrong_TB[t], gold.policy, stop
+            )
             verdicts.append(verdict)
-            beam = _restarted(found, verdict, gold_B, alone_K, only_first_K)
+            beam = _going_on(found, verdict, beam_size)
+            if restarts:
+                beam = _restarted(beam, verdict, gold_B, alone_K, only_first_K)
             if stop is not None and stop.ended_gives_up_place:
                 beam = _without_ended(beam, beam.tokens_BK == EOS)
             parents_BR = torch.cat([beam.parents_BK, gold_row_B1], 1)
@@ -151,7 +143,7 @@ def beam_search(
         torch.stack([found.parents_BJ for found in history]),
         torch.stack([found.ranks_BJ for found in history]),
     )
-    violations = None if gold is None else _violations(beams, verdicts, gold, beam_size)
+    violations = None if gold is None else _violations(beams, verdicts, gold, beam_size, stop)
     open_length = stop is not None and gold is None
     return read_result(beams, finished, beam.total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
 
@@ -235,37 +227,46 @@ def _judge(
     gold_B: Tensor,
     gold_rank_B: Tensor,
     active_B: Tensor,
-    last_B: Tensor,
-    policy: Restart,
+    best_wrong_B: Tensor,
+    policy: Policy,
     stop: Stop | None,
 ) -> _Verdict:
     """The rival and whether it violates the margin (Wiseman & Rush 2016, section 4.2, and its Algorithm 1)."""
     beam_size = beam.total_BK.shape[1]
     # A successor is gold if its parent was and its newest word is; one token alone does not tell.
     is_gold_BJ = beam.is_gold_BK.gather(1, found.parents_BJ) & (found.tokens_BJ == gold_B[:, None])
-    best_wrong_B = is_gold_BJ[:, 0].long()  # place 1 if gold is first, else place 0
-    rival_B = torch.where(last_B, best_wrong_B, beam_size - 1)
-    ended_violates_B = torch.zeros_like(last_B)
+    first_wrong_B = is_gold_BJ[:, 0].long()  # place 1 if gold is first, else place 0
+    rival_B = torch.where(best_wrong_B, first_wrong_B, beam_size - 1)
+    ended_violates_B = torch.zeros_like(best_wrong_B)
     if stop is not None and stop.ended_gives_up_place:
         # An ended prefix that comes too near to gold would end the search: it is the rival before the K-th is.
         ended_BK = found.tokens_BJ[:, :beam_size] == EOS
         ended_rank_B, ended_B = found.ranks_BJ[:, :beam_size].masked_fill(~ended_BK, NEVER).max(1)
-        ended_violates_B = ~last_B & (gold_rank_B < ended_rank_B + policy.margin)
+        ended_violates_B = ~best_wrong_B & (gold_rank_B < ended_rank_B + policy.margin)
         rival_B = torch.where(ended_violates_B, ended_B, rival_B)
     rival_rank_B = found.ranks_BJ.gather(1, rival_B[:, None])[:, 0]
     violation_B = active_B & (gold_rank_B < rival_rank_B + policy.margin)
     return _Verdict(violation_B, rival_B, rival_rank_B, ended_violates_B, is_gold_BJ, gold_rank_B)
 
 
-def _restarted(found: _Found, verdict: _Verdict, gold_B: Tensor, alone_K: Tensor, only_first_K: Tensor) -> _Beam:
-    """The beam after a step: the K best successors, or after a violation the gold prefix in row 0 and nothing else."""
-    beam_size = alone_K.shape[0]
+def _going_on(found: _Found, verdict: _Verdict, beam_size: int) -> _Beam:
+    """The beam after a step: the K best successors, gold among them or not."""
+    return _Beam(
+        found.parents_BJ[:, :beam_size],
+        found.tokens_BJ[:, :beam_size],
+        found.ranks_BJ[:, :beam_size],
+        verdict.is_gold_BJ[:, :beam_size],
+    )
+
+
+def _restarted(beam: _Beam, verdict: _Verdict, gold_B: Tensor, alone_K: Tensor, only_first_K: Tensor) -> _Beam:
+    """After a violation the gold prefix in row 0 and nothing else; the beam as it is where there is none."""
     restart_B1 = verdict.violation_B[:, None]
     return _Beam(
-        parents_BK=torch.where(restart_B1, beam_size, found.parents_BJ[:, :beam_size]),
-        tokens_BK=torch.where(restart_B1, gold_B[:, None], found.tokens_BJ[:, :beam_size]),
-        total_BK=torch.where(restart_B1, verdict.gold_rank_B[:, None] + alone_K, found.ranks_BJ[:, :beam_size]),
-        is_gold_BK=torch.where(restart_B1, only_first_K, verdict.is_gold_BJ[:, :beam_size]),
+        parents_BK=torch.where(restart_B1, alone_K.shape[0], beam.parents_BK),
+        tokens_BK=torch.where(restart_B1, gold_B[:, None], beam.tokens_BK),
+        total_BK=torch.where(restart_B1, verdict.gold_rank_B[:, None] + alone_K, beam.total_BK),
+        is_gold_BK=torch.where(restart_B1, only_first_K, beam.is_gold_BK),
     )
 
 
@@ -275,20 +276,33 @@ def _without_ended(beam: _Beam, ended_BK: Tensor) -> _Beam:
     return _Beam(beam.parents_BK, beam.tokens_BK, total_BK, beam.is_gold_BK)
 
 
-def _violations(beams: Beams, verdicts: list[_Verdict], gold: Gold, beam_size: int) -> Violations:
-    """All verdicts together, and the rivals' words."""
-    violation_TB = torch.stack([v.violation_B for v in verdicts])
+def _violations(beams: Beams, verdicts: list[_Verdict], gold: Gold, beam_size: int, stop: Stop | None) -> Violations:
+    """All verdicts together, those that the policy trains on, and their rivals' words."""
+    gold_score_TB = torch.stack([v.gold_rank_B for v in verdicts])
+    rival_score_TB = torch.stack([v.rival_rank_B for v in verdicts])
     rival_TB = torch.stack([v.rival_B for v in verdicts])
+    rival_ended_TB = torch.stack([v.rival_ended_B for v in verdicts])
     is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.ranks_TBJ > NEVER)
     rival_is_gold_TB = is_gold_TBJ.gather(2, rival_TB[..., None])[..., 0]
     on_beam_TB = is_gold_TBJ[:, :, :beam_size].any(2)
-    last_B = (gold.length_B - 1).clamp(min=0)
+    last_B = stop_B = (gold.length_B - 1).clamp(min=0)
+    if not gold.policy.restarts:
+        lost_TB = ~on_beam_TB
+        if stop is not None and stop.ended_gives_up_place:
+            before_last_TB = torch.arange(len(verdicts), device=last_B.device)[:, None] < last_B
+            ended_TBJ = (beams.tokens_TBJ == EOS) & before_last_TB[..., None]
+            rival_ended_TB = ended_TBJ.gather(2, rival_TB[..., None])[..., 0]
+            lost_TB = lost_TB | ended_TBJ[:, :, 0]  # decoding would end here
+        stop_B = torch.minimum((~lost_TB).long().cumprod(0).sum(0), last_B)
+    violation_TB = torch.stack([v.violation_B for v in verdicts])
+    violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
     return Violations(
         violation_BT=violation_TB.T,
         rival_BT=rival_words(beams, gold.tokens_BT, violation_TB, rival_TB),
         rival_is_gold_BT=(rival_is_gold_TB & violation_TB).T,
-        rival_ended_BT=(torch.stack([v.rival_ended_B for v in verdicts]) & violation_TB).T,
-        gold_score_BT=torch.stack([v.gold_rank_B for v in verdicts], 1),
-        rival_score_BT=torch.stack([v.rival_rank_B for v in verdicts], 1),
+        rival_ended_BT=(rival_ended_TB & violation_TB).T,
+        gold_score_BT=gold_score_TB.T,
+        rival_score_BT=rival_score_TB.T,
         gold_on_beam_B=on_beam_TB.gather(0, last_B[None])[0],
+        stop_B=stop_B,
     )

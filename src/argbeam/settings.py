@@ -204,28 +204,20 @@ class CrossEntropyLoss(Settings):
     kind: Literal["cross_entropy"] = "cross_entropy"
 
 
-class BsoLoss(Settings):
-    """Beam-search optimization (Wiseman & Rush 2016, section 4)."""
+class SearchLoss(Settings):
+    """What all losses share that train with the beam search."""
 
-    kind: Literal["bso"] = "bso"
     train_beam: int = Field(default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1")
     start_beam: int = Field(default=2, ge=1, description="beam of the first epoch")
     epochs_per_beam: int = Field(default=2, ge=1, description="epochs before the beam grows by 1")
-    margin: float = Field(default=1.0, ge=0, description="gold must score better than the rival by this")
-    cost: Literal["zero_one", "sentence_bleu", "authors_bleu"] = Field(
-        default="zero_one",
-        description="cost of a violation: 1, 1 - sentence BLEU, or the authors' variant of it",
-    )
-    cost_scale: float = Field(default=1.0, gt=0, description="costs are multiplied by this")
     constrained: bool = Field(default=False, description="train under the task's constraint (ConBSO)")
     stop: StopRule = Field(
         default="top", description="when search ends in open-length tasks: top-ranked or best ending"
     )
     reset_optimizer: bool = Field(default=False, description="zero Adagrad's sums whenever the beam grows")
-    normalise: Literal["none", "sentences", "words"] = Field(default="none", description="what the loss is divided by")
 
     @model_validator(mode="after")
-    def _beams_ordered(self) -> "BsoLoss":
+    def _beams_ordered(self) -> "SearchLoss":
         if self.start_beam > self.train_beam:
             raise ValueError(
                 f"start_beam = {self.start_beam} is more than train_beam = {self.train_beam}; it must not be"
@@ -233,7 +225,37 @@ class BsoLoss(Settings):
         return self
 
 
-Loss = Annotated[CrossEntropyLoss | BsoLoss, Field(discriminator="kind")]
+class BsoLoss(SearchLoss):
+    """Beam-search optimization (Wiseman & Rush 2016, section 4), and its relatives that do not restart."""
+
+    kind: Literal["bso"] = "bso"
+    policy: Literal["restart", "early_update", "max_violation"] = Field(
+        default="restart",
+        description="which violations are trained on: all, restarting after each; where gold falls off; the worst",
+    )
+    rule: Literal["last_score", "score_sum"] = Field(
+        default="last_score",
+        description="what ranks prefixes and is held against the margin: the newest word's score, or the sum",
+    )
+    margin: float = Field(default=1.0, ge=0, description="gold must score better than the rival by this")
+    cost: Literal["zero_one", "sentence_bleu", "authors_bleu"] = Field(
+        default="zero_one",
+        description="cost of a violation: 1, 1 - sentence BLEU, or the authors' variant of it",
+    )
+    cost_scale: float = Field(default=1.0, gt=0, description="costs are multiplied by this")
+    normalise: Literal["none", "sentences", "words"] = Field(default="none", description="what the loss is divided by")
+
+
+class CrfLoss(SearchLoss):
+    """The globally normalised model with early update (Andor et al. 2016)."""
+
+    kind: Literal["crf"] = "crf"
+    normalise: Literal["none", "sentences", "words"] = Field(
+        default="sentences", description="what the loss is divided by"
+    )
+
+
+Loss = Annotated[CrossEntropyLoss | BsoLoss | CrfLoss, Field(discriminator="kind")]
 
 
 class AdagradOptimizer(Settings):
@@ -347,13 +369,13 @@ class Recipe(Settings):
             used = "SentencePiece reads raw text" if self.text.subwords else f"{task} reads tokenised text"
             raise ValueError(f'text.tokenizer = "moses": {used}; must be "whitespace"')
         for name, stage in self.stages.items():
-            if isinstance(stage.loss, BsoLoss) and stage.loss.constrained and task == "translation":
+            if isinstance(stage.loss, SearchLoss) and stage.loss.constrained and task == "translation":
                 raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")
         last_name, last = list(self.stages.items())[-1]
-        if self.decode.length_power and isinstance(last.loss, BsoLoss):
+        if self.decode.length_power and isinstance(last.loss, SearchLoss):
             raise ValueError(
                 f"decode.length_power = {self.decode.length_power}: only for models that sum "
-                f"log-probabilities; must be 0 after bso, the loss of stages.{last_name}"
+                f"log-probabilities; must be 0 after {last.loss.kind}, the loss of stages.{last_name}"
             )
         return self
 

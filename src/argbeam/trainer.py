@@ -335,6 +335,11 @@ def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
             "segment_length": _number(sums, "segment_words") / max(1.0, violations),
             "gold_on_beam": _number(sums, "gold_on_beam") / sentences,
         }
+    if "stopped_early" in sums:
+        figures |= {
+            "stopped_early_share": _number(sums, "stopped_early") / sentences,
+            "stop_step": _number(sums, "stop_words") / sentences,
+        }
     return figures
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from argbeam.beams import Violations
 from argbeam.data import Batch
 from argbeam.losses.contract import LossOutput
-from argbeam.losses.replay import replay
+from argbeam.losses.replay import replay, since_restart
 from argbeam.models.contract import Model
-from argbeam.rules import LastScore, Stop, StopTop
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.policies import Gold, Policy, Restart
+from argbeam.rules import LastScore, ScoreSum, Stop, StopTop
+from argbeam.search import beam_search
 from argbeam.segment_bleu import authors_segment_bleu, segment_bleu
 from argbeam.state import Noise
 from argbeam.successors import Successors
@@ -29,11 +30,16 @@ DECILES = 10
 
 
 class Normalise(Enum):
-    """What the sum over violations is divided by. The authors divide by nothing and rescale the gradient's norm."""
+    """What a sum over a batch is divided by. BSO's authors divide by nothing and rescale the gradient's norm."""
 
     NONE = "none"
     SENTENCES = "sentences"
     WORDS = "words"
+
+    def count(self, sentences: Float[Tensor, ""], words: Float[Tensor, ""]) -> Float[Tensor, ""] | None:
+        """The divisor, at least 1: a batch of padding alone has a loss of zero."""
+        count = {Normalise.NONE: None, Normalise.SENTENCES: sentences, Normalise.WORDS: words}[self]
+        return None if count is None else count.clamp(min=1)
 
 
 def zero_one(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
@@ -55,6 +61,10 @@ def one_minus_authors_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tens
 class Bso:
     """The loss of section 4.1: over all violations, cost * (margin - f(gold) + f(rival)).
 
+    `policy` says which violations there are: all of a search that restarts (BSO), the one where gold falls off the beam
+    (`EarlyUpdate`), or the worst one (`MaxViolation`). f is the newest word's score; with the rule `ScoreSum`, by which
+    models are then searched as well, the sum of the scores since the last restart.
+
     `successors` are those of the training search: with the task's constraint this is ConBSO. `stop` is None in tasks of
     fixed length. The beam grows from `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
     """
@@ -70,7 +80,8 @@ class Bso:
     cost_scale: float = 1.0
     normalise: Normalise = Normalise.NONE
     reset_optimizer: bool = False
-    rule = LastScore()
+    policy: Callable[[float], Policy] = Restart
+    rule: LastScore | ScoreSum = LastScore()  # noqa: RUF009 - frozen and without state
 
     def at(self, epoch: int) -> "BsoStep":
         beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
@@ -88,6 +99,7 @@ class BsoStep:
         bso = self.bso
         gold_BT, length_B = batch.target_BT, batch.target_length_B
         state = model.encode(batch, noise)
+        policy = bso.policy(bso.margin)
         found = beam_search(
             model,
             state,
@@ -97,26 +109,29 @@ class BsoStep:
             steps=gold_BT.shape[1],
             rule=bso.rule,
             stop=bso.stop if bso.open_length else None,
-            gold=Gold(gold_BT, length_B, Restart(bso.margin)),
+            gold=Gold(gold_BT, length_B, policy),
             n_best=0,
         ).violations
         assert found is not None
         again = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)
         cost_BT = bso.cost_scale * bso.cost(found.rival_BT, gold_BT, found.violation_BT)
+        difference_BT = again.rival_BT - again.gold_BT
+        if bso.rule.adds_up:
+            difference_BT = since_restart(difference_BT, found.violation_BT)
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
-        difference_BT = torch.where(found.rival_is_gold_BT, 0.0, again.rival_BT - again.gold_BT)
+        difference_BT = torch.where(found.rival_is_gold_BT, 0.0, difference_BT)
         loss_BT = cost_BT.to(difference_BT.dtype) * (bso.margin + difference_BT)
         total = torch.where(found.violation_BT, loss_BT, 0.0).sum()
         sentences = (length_B > 0).sum().to(total.dtype)
         words = length_B.sum().to(total.dtype)
-        count = {Normalise.NONE: None, Normalise.SENTENCES: sentences, Normalise.WORDS: words}[bso.normalise]
         sums = {
             "loss": total.detach(),
             "sentences": sentences,
             "words": words,
-            **_diagnostics(found, length_B),
+            **diagnostics(found, length_B),
+            **({} if policy.restarts else stopping(found, length_B)),
         }
-        return LossOutput(total, None if count is None else count.clamp(min=1), sums)
+        return LossOutput(total, bso.normalise.count(sentences, words), sums)
 
 
 def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -> int:
@@ -124,7 +139,7 @@ def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -
     return min(end, start + epoch // epochs_per_beam)
 
 
-def _diagnostics(found: Violations, length_B: Int[Tensor, " B"]) -> dict[str, Tensor]:
+def diagnostics(found: Violations, length_B: Int[Tensor, " B"]) -> dict[str, Tensor]:
     """Sums that tell how the search went: `*_by_tenth` are counts by tenths of the sentence."""
     violation_BT = found.violation_BT
     dtype = found.gold_score_BT.dtype
@@ -146,4 +161,13 @@ def _diagnostics(found: Violations, length_B: Int[Tensor, " B"]) -> dict[str, Te
         "gold_on_beam": (found.gold_on_beam_B & (length_B > 0)).sum().to(dtype),
         "violations_by_tenth": by_tenth(violation_BT),
         "words_by_tenth": by_tenth(real_BT),
+    }
+
+
+def stopping(found: Violations, length_B: Int[Tensor, " B"]) -> dict[str, Tensor]:
+    """Sums that tell how far searches without restarts kept gold: sentences that lost it early, words up to there."""
+    dtype = found.gold_score_BT.dtype
+    return {
+        "stopped_early": (found.stop_B < length_B - 1).sum().to(dtype),
+        "stop_words": (found.stop_B + 1).minimum(length_B).sum().to(dtype),
     }

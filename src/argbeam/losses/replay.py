@@ -1,4 +1,4 @@
-"""Scoring given words again, with gradient: the gold history alone, or gold and rival side by side."""
+"""Scoring given words again, with gradient: the gold history, gold and rival side by side, or any sequences."""
 
 from dataclasses import dataclass
 
@@ -80,6 +80,27 @@ def replay(
     scores_X = model.scores(output_XH[:, None], words_X[:, None])
     gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)
     return Replayed(gold_TB.T, rival_TB.T)
+
+
+def replay_each(model: Model, state: State, words_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
+    """The score of every word of R sequences per sentence, each after its own words before it."""
+    batch, sequences, steps = words_BRT.shape
+    words_NT = words_BRT.flatten(0, 1)
+    state = state.select(torch.arange(batch * sequences, device=words_BRT.device) // sequences)
+    output_XH = gold_outputs(model, state, words_NT).flatten(0, 1)
+    return model.scores(output_XH[:, None], words_NT.flatten()[:, None]).view(batch, sequences, steps)
+
+
+def since_restart(words_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """Sums over the columns after the last restart before each column, that column included.
+
+    Words [1, 2, 3, 4] with a restart at the second column have the sums [1, 3, 3, 7].
+    """
+    total_BX = torch.nn.functional.pad(words_BT.cumsum(1), (1, 0))
+    first_T = torch.arange(1, words_BT.shape[1] + 1, device=words_BT.device)
+    # Column t's segment begins after the last restart among the columns before t.
+    begin_BT = _shifted(torch.where(restart_BT, first_T, 0), first=0).cummax(1).values
+    return total_BX[:, 1:] - total_BX.gather(1, begin_BT)
 
 
 def _shifted(words_BT: Tensor, first: int = BOS) -> Tensor:

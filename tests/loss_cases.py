@@ -1,0 +1,124 @@
+"""Tasks, models and batches on which losses are compared with brute force."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from argbeam.data import Batch, Example, make_batch
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.rules import Stop, StopBest, StopTop
+from argbeam.successors import Permutation, ShiftReduce, Successors, Unconstrained
+from argbeam.vocabulary import EOS
+from loss_oracles import CachedAttention
+from oracles import Next, Words, permutation, shift_reduce, unconstrained
+
+WORDS = (1, 4, 5, 6)  # UNK is a word like any other
+VOCABULARY = 9
+ACTIONS = 2
+FIRST_ACTION = VOCABULARY - ACTIONS
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of successors, its brute force, and gold sequences it can reach."""
+
+    successors: Successors
+    naive: Callable[[Words], Next]
+    target: Callable[[random.Random, Words], Words]
+    stop: Stop | None
+
+
+def any_words(rng: random.Random, source: Words) -> Words:
+    return tuple(rng.choices(WORDS, k=rng.randint(1, 4)))
+
+
+def shuffled(rng: random.Random, source: Words) -> Words:
+    return tuple(rng.sample(source, k=len(source)))
+
+
+def derivation(rng: random.Random, source: Words) -> Words:
+    """Shift and reduce at random until one item is left."""
+    output: list[int] = []
+    left, stack = list(source), 0
+    while left or stack > 1:
+        shift = bool(left) and (stack < 2 or rng.random() < 0.5)
+        output.append(left.pop(0) if shift else rng.randrange(FIRST_ACTION, VOCABULARY))
+        stack += 1 if shift else -1
+    return tuple(output)
+
+
+TASKS = {
+    "open length, stop top": Task(
+        Unconstrained(VOCABULARY, end_symbol=True),
+        lambda source: unconstrained(VOCABULARY, end_symbol=True),
+        lambda rng, source: (*any_words(rng, source), EOS),
+        StopTop(),
+    ),
+    "open length, stop best": Task(
+        Unconstrained(VOCABULARY, end_symbol=True),
+        lambda source: unconstrained(VOCABULARY, end_symbol=True),
+        lambda rng, source: (*any_words(rng, source), EOS),
+        StopBest(),
+    ),
+    "fixed length": Task(
+        Unconstrained(VOCABULARY, end_symbol=False),
+        lambda source: unconstrained(VOCABULARY, end_symbol=False),
+        any_words,
+        None,
+    ),
+    "permutation": Task(Permutation(), permutation, shuffled, None),
+    "shift reduce": Task(
+        ShiftReduce(VOCABULARY, actions=ACTIONS),
+        lambda source: shift_reduce(source, vocabulary=VOCABULARY, actions=ACTIONS),
+        derivation,
+        None,
+    ),
+}
+
+
+def lstm(layers: int, seed: int, dropout: float) -> nn.Module:
+    model = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY,
+        target_vocabulary=VOCABULARY,
+        layers=layers,
+        hidden=4,
+        embedding=3,
+        dropout=dropout,
+        input_feeding=seed % 4 != 0,
+    ).double()
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+def attention(seed: int, dropout: float) -> nn.Module:
+    model = CachedAttention(vocabulary=VOCABULARY, hidden=4, dropout=dropout).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
+    return model
+
+
+MODELS: dict[str, Callable[[int, float], nn.Module]] = {
+    "LSTM, 1 layer": lambda seed, dropout: lstm(1, seed, dropout),
+    "LSTM, 2 layers": lambda seed, dropout: lstm(2, seed, dropout),
+    "attention with a cache": attention,
+}
+
+
+def drawn_batch(task: Task, rng: random.Random, *, sentences: int, padding_rows: int, padding: int) -> Batch:
+    """Sentences of different lengths, padded further than needed, with rows that hold no sentence."""
+    examples = []
+    for _ in range(sentences):
+        source = tuple(rng.choices(WORDS, k=rng.randint(1, 4)))
+        examples.append(Example(source, task.target(rng, source), rng.randrange(1000)))
+    longest = max(len(e.source) for e in examples), max(len(e.target) for e in examples)
+    return make_batch(
+        examples,
+        source_length=longest[0] + padding,
+        target_length=longest[1] + padding,
+        size=sentences + padding_rows,
+    )
