@@ -35,6 +35,7 @@ ORDER = [
     "search",
     "losses",
     "evaluate",
+    "length_power",
     "optim",
     "capture",
     "checkpoint",

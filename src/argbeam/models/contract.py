@@ -1,9 +1,11 @@
-"""The contract of a model: four methods, and every loss and the search can use it."""
+"""The contract of a model: four methods, and every loss and the search can use it; a few more, and recipes can."""
 
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
+import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from argbeam.data import Batch
 from argbeam.state import Noise, State
@@ -31,3 +33,22 @@ class Model(Protocol):
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
         """The raw scores f (no softmax) of the whole vocabulary, or of the words listed for each group of rows."""
+
+
+class Network(Model, Protocol):
+    """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed."""
+
+    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
+        """Draw every weight uniformly from [-bound, bound]."""
+
+    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
+        """Start the word vectors listed from given ones; the others stay as drawn."""
+
+    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters by the learning rate they take: encoder, decoder, output. A part may be empty."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def to(self, device: torch.device) -> Any: ...
