@@ -339,6 +339,7 @@ def test_a_model_is_searched_as_it_was_trained_but_for_what_the_recipe_says(tmp_
     )
     assert decode_rules(*cross_entropy, Decode()) == (LogprobSum(), StopBest())
     assert decode_rules(*cross_entropy, Decode(length_power=0.5, stop="top")) == (LogprobSum(0.5), StopTop())
+    assert decode_rules(*cross_entropy, Decode(length_power="dev")) == (LogprobSum(0.0), StopBest())
     assert decode_rules(*bso, Decode()) == (LastScore(), StopTop())
     assert decode_rules(*bso, Decode(stop="best")) == (LastScore(), StopBest())
     assert decode_rules(*bso, Decode(length_power=1.0)) == (LastScore(), StopTop())
