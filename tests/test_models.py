@@ -29,7 +29,7 @@ from argbeam.successors import Permutation, Unconstrained
 from argbeam.vocabulary import BOS
 from loss_oracles import alone
 from oracles import Words, enumerate_sequences, example_of, permutation
-from small_runs import finish
+from small_runs import final_tensors, finish, same_tensors, short_text, small_recipe, stop_after
 
 CPU = torch.device("cpu")
 
@@ -353,6 +353,20 @@ def test_weights_follow_the_generator_and_given_vectors_replace_those_listed(mak
         if name == "decoder.embedding.weight":
             expected[6] = vector
         assert torch.equal(value, expected), name
+
+
+@pytest.mark.parametrize("kind", ["lstm_lm", "conv"])
+def test_a_stopped_run_of_any_model_goes_on_to_the_same_weights(kind: str, tmp_path: Path) -> None:
+    """Cross-entropy and BSO with dropout; stopped in each of the two stages."""
+    recipe = small_recipe(f"model.kind={kind}", data=short_text(tmp_path))
+    finish(recipe, tmp_path / "whole")
+    stop_after(recipe, tmp_path / "stopped", 4)
+    stop_after(recipe, tmp_path / "stopped", 6)
+    finish(recipe, tmp_path / "stopped")
+    assert same_tensors(final_tensors(tmp_path / "whole"), final_tensors(tmp_path / "stopped"))
+    run = load(tmp_path / "stopped", device="cpu")
+    assert run.rule == LastScore()
+    assert [sorted(text.split()) for text in run.decode(["ko ba ti", "lu"])] == [["ba", "ko", "ti"], ["lu"]]
 
 
 # They learn.
