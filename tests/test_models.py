@@ -376,7 +376,7 @@ def learnt(folder: Path, task: str, kind: str, *, epochs: int) -> Run:
     table = {
         "name": "learnt",
         "task": {"kind": task},
-        "data": {"kind": "generated", "types": 200, "train": 600, "dev": 60, "test": 1},
+        "data": {"kind": "generated", "types": 200, "train": 600, "dev": 40, "test": 1},
         "model": {"kind": kind, "hidden": 32, "embedding": 24, "dropout": 0.0},
         "batch": {"size": 32},
         "stages": {
