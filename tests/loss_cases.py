@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from argbeam.data import Batch, Example, make_batch
-from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
 from argbeam.rules import Stop, StopBest, StopTop
 from argbeam.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from argbeam.vocabulary import EOS
@@ -102,10 +102,34 @@ def attention(seed: int, dropout: float) -> nn.Module:
     return model
 
 
+def language_model(seed: int, dropout: float) -> nn.Module:
+    model = LstmLanguageModel(vocabulary=VOCABULARY, layers=2, hidden=4, embedding=3, dropout=dropout).double()
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+def convolution(seed: int, dropout: float) -> nn.Module:
+    """Four positions in a window of three, with vectors for three: windows cross both ends, and a vector is shared."""
+    model = ConvSeq2Seq(
+        source_vocabulary=VOCABULARY,
+        target_vocabulary=VOCABULARY,
+        layers=1 + seed % 2,
+        hidden=4,
+        embedding=3,
+        dropout=dropout,
+        window=3,
+        positions=3,
+    ).double()
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
 MODELS: dict[str, Callable[[int, float], nn.Module]] = {
     "LSTM, 1 layer": lambda seed, dropout: lstm(1, seed, dropout),
     "LSTM, 2 layers": lambda seed, dropout: lstm(2, seed, dropout),
     "attention with a cache": attention,
+    "language model": language_model,
+    "convolutional encoder": convolution,
 }
 
 

@@ -36,6 +36,7 @@ ORDER = [
     "search",
     "losses",
     "evaluate",
+    "length_power",
     "optim",
     "capture",
     "checkpoint",

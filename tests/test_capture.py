@@ -14,9 +14,10 @@ from argbeam.data import Batch, BatchPlan, Example
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.models import LstmSeq2Seq, make_model
 from argbeam.models.contract import Model
-from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.optim import Adagrad
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained
 
@@ -218,12 +219,16 @@ def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
 @pytest.mark.parametrize("name", LOSSES)
-def test_cuda_graphs_give_the_eager_numbers(name: str) -> None:
+def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
     device = torch.device("cuda")
     steps = []
     for captured in (False, True):
-        model = model_on(device)
+        asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
+        model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+        model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+        model = model.to(device)
         rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
         step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
         train(CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step), LOSSES[name], epochs=6)

@@ -312,6 +312,16 @@ def test_a_length_power_is_part_of_the_signature(argbeam: Command, runs: dict[st
     assert (runs["ordering"] / "predictions" / "test.beam1.power1.txt").is_file()  # beside those of plain sums
 
 
+def test_a_length_power_chosen_on_dev_is_told_with_the_scores(argbeam: Command, runs: dict[str, Path]) -> None:
+    """All powers rank outputs of one length alike: the smallest is taken."""
+    chosen = ("--beam", "2", "--set", "decode.length_power=dev")
+    found = json.loads(argbeam("evaluate", runs["ordering"], *chosen, "--json").stdout)
+    assert (found["length_power"], found["length_power_from"]) == (0.0, "dev")
+    assert "|length_power:0.0(dev)|" in argbeam("evaluate", runs["ordering"], *chosen).stdout
+    done = argbeam("decode", runs["ordering"], *chosen, stdin=b"ira . ela\n")
+    assert sorted(done.stdout.split()) == [".", "ela", "ira"]
+
+
 def test_a_trained_run_takes_search_settings_only(argbeam: Command, runs: dict[str, Path]) -> None:
     done = argbeam("decode", runs["ordering"], "--set", "model.hidden=9")
     assert done.stderr == (

@@ -19,7 +19,7 @@ from argbeam.config import (
     recipe_to_json,
 )
 from argbeam.errors import ConfigError
-from argbeam.settings import BsoLoss, GeneratedData, LstmModel, Recipe
+from argbeam.settings import BsoLoss, ConvModel, GeneratedData, LstmLmModel, LstmModel, Recipe
 
 TEXT = """
 name = "ConBSO"
@@ -184,7 +184,18 @@ MESSAGES = [
     ),
     ("model=[]", "--set: model = [...]: found a list, accepted: a table"),
     ("model.vectors=3", "--set: model.vectors = 3: found a whole number, accepted: a string"),
-    ("model.kind=transformer", '--set: model.kind = "transformer": must be one of lstm'),
+    ("model=3", "--set: model = 3: found a whole number, accepted: a table"),
+    ("model.kind=transformer", '--set: model.kind = "transformer": must be one of lstm, lstm_lm, conv'),
+    ("model.kind=lstm_ml", '--set: model.kind = "lstm_ml": must be one of lstm, lstm_lm, conv; did you mean lstm_lm?'),
+    (
+        "model={kind='lstm_lm', input_feeding=true}",
+        "--set: unknown key model.input_feeding; accepted: layers, hidden, "
+        "embedding, dropout, init, vectors, vectors_scale, kind",
+    ),
+    (
+        "model={kind='conv', window=4}",
+        "--set: model.window = 4: must be odd: as many words to the left as to the right",
+    ),
     (
         "runtime.device=cude",
         '--set: runtime.device = "cude": must be one of cpu, cuda, auto; did you mean cuda?',
@@ -206,6 +217,14 @@ MESSAGES = [
     ),
     ("text.min_length=61", "x.toml: text: min_length = 61 is more than max_length = 60; nothing fits"),
     ("text.subwords=8000", "x.toml: text.subwords = 8000: only for translation; 0 for word_ordering"),
+    ("decode.length_power=-1", '--set: decode.length_power = -1: must be a number at least 0, or "dev"'),
+    ("decode.length_power=test", '--set: decode.length_power = "test": must be a number at least 0, or "dev"'),
+    ("decode.length_power=nan", '--set: decode.length_power = NaN: must be a number at least 0, or "dev"'),
+    (
+        "decode.length_power=dev",
+        'x.toml: decode.length_power = "dev": only for models that sum log-probabilities; must be 0 after bso, '
+        "the loss of stages.bso",
+    ),
     (
         "decode.length_power=1",
         "x.toml: decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 after bso, "
@@ -300,6 +319,32 @@ def test_translation_has_subwords_and_no_constraint() -> None:
     )
 
 
+def test_a_model_is_the_paper_s_unless_its_kind_says_otherwise() -> None:
+    assert parse_recipe(mapping(), ["model={}"]).model == LstmModel()
+    assert parse_recipe(mapping(), ["model={hidden=3}"]).model == LstmModel(hidden=3)
+    assert parse_recipe(mapping(), ["model.kind=lstm_lm"]).model == LstmLmModel(layers=2, dropout=0.0)
+    assert parse_recipe(mapping(), ["model.kind=conv", "model.window=7"]).model == ConvModel(
+        layers=2, dropout=0.0, window=7
+    )
+
+
+def test_a_language_model_reads_no_source_and_does_not_translate() -> None:
+    assert message(translation(), "model.kind=lstm_lm") == (
+        'x.toml: model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
+        "not for translation"
+    )
+
+
+def test_a_length_power_is_a_number_or_chosen_on_dev() -> None:
+    table = mapping()
+    del table["stages"]["bso"]
+    for value, expected in (("1", 1.0), ("0.6", 0.6), ("dev", "dev"), ('"dev"', "dev")):
+        recipe = parse_recipe(table, [f"decode.length_power={value}"])
+        assert recipe.decode.length_power == expected
+        assert type(recipe.decode.length_power) is type(expected)
+        assert recipe_from_json(recipe_to_json(recipe)) == recipe
+
+
 def test_the_two_sides_of_parallel_data_pair_up() -> None:
     assert message(translation(), "data.test_source=['a']") == (
         "x.toml: data: test_source has 1 files, test_target 0; they must pair up"
@@ -376,12 +421,14 @@ def test_every_setting_is_described_once() -> None:
     assert len({line.key for line in lines}) == len(lines)
     assert all(line.meaning and line.type and line.default for line in lines)
     by_key = {line.key: line for line in lines}
-    assert by_key["model.dropout"] == (
-        "model.dropout",
+    assert by_key["model(lstm).dropout"] == (
+        "model(lstm).dropout",
         "a number at least 0 and less than 1",
         "0.2",
-        "dropout between layers and on the attention's output",
+        "dropout between layers and on what the output layer reads",
     )
+    assert by_key["model.kind"][1:3] == ('one of "lstm", "lstm_lm", "conv"', '"lstm"')
+    assert by_key["decode.length_power"].type == 'a number or "dev"'
     assert by_key["stages.NAME.epochs"].default == "required"
     assert by_key["stages.NAME.loss(bso).cost"].type == 'one of "zero_one", "sentence_bleu", "authors_bleu"'
     assert by_key["data.kind"].type.startswith('one of "generated", "text"')
@@ -402,7 +449,9 @@ values = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=5),
-    st.sampled_from(["bso", "cross_entropy", "parsing", "translation", "text", "tsv", "top", "lstm", 0, 1, 2, 7]),
+    st.sampled_from(
+        ["bso", "parsing", "translation", "text", "tsv", "top", "lstm", "lstm_lm", "conv", "dev", 0, 1, 2, 7]
+    ),
     st.lists(st.integers() | st.text(max_size=3), max_size=2),
     st.dictionaries(st.text(max_size=3) | st.just("kind"), st.integers() | st.text(max_size=3), max_size=2),
 )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from argbeam.data import Batch, Example
 from argbeam.evaluate import Decoded, Decoder, evaluate, perplexity
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, Stop, StopBest, StopTop
+from argbeam.state import Noise, State
 from argbeam.successors import Permutation, PermutationChoices, Successors, Unconstrained
 from argbeam.tasks.contract import Item, Read, Score
 from argbeam.vocabulary import EOS, SPECIALS, Vocabulary
@@ -176,6 +177,29 @@ def test_the_batch_size_changes_nothing() -> None:
         for a, b in zip(found[0], other, strict=True):
             assert [h.tokens for h in a.hypotheses] == [h.tokens for h in b.hypotheses]
             assert [h.rank for h in a.hypotheses] == pytest.approx([h.rank for h in b.hypotheses], abs=1e-12)
+
+
+@dataclass(frozen=True)
+class CountedModel(ToyModel):
+    """Writes down how many sentences are searched together."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        self.sizes.append(batch.source_BS.shape[0])
+        return super().encode(batch, noise)
+
+
+@pytest.mark.parametrize(
+    ("beam", "expected"), [(1, [40, 10]), (10, [40, 10]), (20, [20, 20, 10]), (100, [4] * 12 + [2]), (512, [1] * 50)]
+)
+def test_wide_beams_are_searched_in_smaller_batches(beam: int, expected: list[int]) -> None:
+    """Of 50 sentences 40 at a time up to beam 10, from there on those that make 400 rows, and one at least."""
+    model = CountedModel(len(VOCABULARY), seed=1)
+    decoder = Decoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, 40)
+    found = list(decoder.decode(items_of([[4, 5]] * 50), beam=beam))
+    assert model.sizes == expected
+    assert [sorted(decoded.hypotheses[0].tokens) for decoded in found] == [[4, 5]] * 50
 
 
 def test_nothing_in_is_nothing_out() -> None:

@@ -59,6 +59,12 @@ COSTS: list[tuple[Cost, SegmentCost]] = [
 ]
 
 
+# Every model with constraints and without, but not every model with every task: each takes a second.
+CASES = [(model, task) for model in list(MODELS)[:3] for task in TASKS]
+CASES += [("language model", task) for task in ("fixed length", "permutation")]
+CASES += [("convolutional encoder", task) for task in ("open length, stop top", "permutation")]
+
+
 def assert_equals_naive(
     step: BsoStep, model: nn.Module, batch: Batch, noise: Noise | None, task: Task, cost: SegmentCost, *, rtol: float
 ) -> None:
@@ -89,8 +95,7 @@ def bso_step(task: Task, beam: int, *, cost: Cost = zero_one, margin: float = 1.
     return BsoStep(bso, beam)
 
 
-@pytest.mark.parametrize("task_name", TASKS)
-@pytest.mark.parametrize("model_name", MODELS)
+@pytest.mark.parametrize(("model_name", "task_name"), CASES)
 @settings(max_examples=14)
 @given(data=st.data())
 def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(

@@ -13,7 +13,7 @@ import pytest
 from argbeam.config import load_recipe
 from argbeam.corpus import FORMATS, GeneratedSentence, sentences
 from argbeam.run import load
-from argbeam.settings import Recipe
+from argbeam.settings import Network, Recipe
 from argbeam.shipped import purpose, shipped_recipes
 from small_runs import finish, progress_of, texts
 
@@ -87,12 +87,16 @@ def test_a_recipe_of_the_paper_states_what_the_paper_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])
-def test_the_systems_of_a_task_differ_in_their_stages_only(task: str) -> None:
-    """What is compared in a table has the same data, text, model and batches."""
+def test_the_systems_of_a_task_differ_in_their_stages_and_in_what_model_they_are(task: str) -> None:
+    """What is compared in a table has the same data, text and batches, and models of the same sizes."""
     recipes = [load_recipe(path) for name, path in RECIPES.items() if name.startswith(f"{task}/")]
     assert len(recipes) >= 3
-    for part in ("task", "data", "text", "model", "batch", "decode"):
+    for part in ("task", "data", "text", "batch", "decode"):
         assert _all_equal([getattr(recipe, part) for recipe in recipes]), part
+    for size in Network.model_fields:
+        assert _all_equal([getattr(recipe.model, size) for recipe in recipes]), size
+    for kind in {recipe.model.kind for recipe in recipes}:
+        assert _all_equal([recipe.model for recipe in recipes if recipe.model.kind == kind]), kind
 
 
 def _all_equal(values: Sequence[Any]) -> bool:

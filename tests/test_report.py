@@ -100,6 +100,22 @@ def test_gains_are_over_the_better_search_of_the_first_cross_entropy_run(tmp_pat
     assert all(METRIC in note for note in bleu.notes[1:])
 
 
+def test_a_length_power_chosen_on_dev_has_a_row_of_its_own(tmp_path: Path) -> None:
+    """Also where it is the same as one that was asked for, and where it is 0."""
+    runs = [write_run(tmp_path / name, name, CROSS_ENTROPY) for name in ("one", "other")]
+    write_score(runs[0], 1, {"bleu": 1.0}, length_power=1.0)
+    write_score(runs[0], 1, {"bleu": 2.0}, length_power=1.0, length_power_from="dev")
+    write_score(runs[1], 1, {"bleu": 3.0}, length_power_from="recipe")
+    write_score(runs[1], 1, {"bleu": 4.0}, length_power_from="dev")
+    (table,) = score_tables(read_runs(runs))
+    assert [row[0] for row in table.rows] == [
+        "one, by length^1",
+        "one, by length^1 (chosen on dev)",
+        "other",
+        "other, by length^0 (chosen on dev)",
+    ]
+
+
 def test_the_newest_evaluation_counts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "s", "seq2seq", CROSS_ENTROPY)
     write_score(run, 1, {"bleu": 1.0})

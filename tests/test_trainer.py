@@ -309,12 +309,14 @@ def test_a_dev_perplexity_that_is_not_a_number_is_an_error(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize("model", ["lstm", "lstm_lm", "conv"])
 @pytest.mark.parametrize("loss", [PRETRAIN["loss"], BSO["loss"]], ids=["cross_entropy", "bso"])
-def test_bf16_trains_and_scores_and_weights_stay_float32(tmp_path: Path, loss: dict[str, Any]) -> None:
+def test_bf16_trains_and_scores_and_weights_stay_float32(tmp_path: Path, loss: dict[str, Any], model: str) -> None:
     """Its loss is near float32's: bfloat16 has eight bits, and the first loss is that of the same weights."""
     losses = {}
     for precision in ("float32", "bf16"):
-        recipe = one_stage(tmp_path, f"runtime.precision={precision}", "model.dropout=0.0", epochs=1, loss=loss)
+        overrides = (f"runtime.precision={precision}", f"model.kind={model}", "model.dropout=0.0")
+        recipe = one_stage(tmp_path, *overrides, epochs=1, loss=loss)
         trainer = trainer_of(recipe)
         batch = trainer.plan.batch([0, 1])
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
@@ -339,6 +341,7 @@ def test_a_model_is_searched_as_it_was_trained_but_for_what_the_recipe_says(tmp_
     )
     assert decode_rules(*cross_entropy, Decode()) == (LogprobSum(), StopBest())
     assert decode_rules(*cross_entropy, Decode(length_power=0.5, stop="top")) == (LogprobSum(0.5), StopTop())
+    assert decode_rules(*cross_entropy, Decode(length_power="dev")) == (LogprobSum(0.0), StopBest())
     assert decode_rules(*bso, Decode()) == (LastScore(), StopTop())
     assert decode_rules(*bso, Decode(stop="best")) == (LastScore(), StopBest())
     assert decode_rules(*bso, Decode(length_power=1.0)) == (LastScore(), StopTop())

@@ -94,7 +94,8 @@ def _describe(model: type[BaseModel], prefix: str, hidden: str = "") -> Iterator
             continue
         if members:
             kinds = ", ".join(f'"{kind}"' for kind in members)
-            yield Setting(f"{key}.kind", f"one of {kinds}", "required", field.description or "")
+            default = "required" if field.is_required() else json.dumps(field.get_default().kind)
+            yield Setting(f"{key}.kind", f"one of {kinds}", default, field.description or "")
             for kind, member in members.items():
                 yield from _describe(member, f"{key}({kind}).", hidden="kind")
         elif get_origin(annotation) is dict:
@@ -251,9 +252,13 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
 
 def _members(annotation: Any) -> dict[str, type[BaseModel]]:
     """The tables that a `kind` chooses from, by kind; empty where there is no choice."""
-    if get_origin(annotation) not in (Union, UnionType):
+    if not _is_union(annotation) or not all(_is_model(member) for member in get_args(annotation)):
         return {}
     return {get_args(member.model_fields["kind"].annotation)[0]: member for member in get_args(annotation)}
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, UnionType)
 
 
 def _is_model(annotation: Any) -> bool:
@@ -266,6 +271,9 @@ def _accepted(annotation: Any, field: FieldInfo | None) -> str:
         return f"one of {', '.join(json.dumps(choice) for choice in get_args(annotation))}"
     if get_origin(annotation) is list:
         return "a list of strings"
+    if _is_union(annotation) and not _members(annotation):
+        parts = [_accepted(member, None).removeprefix("one of ") for member in get_args(annotation)]
+        return " or ".join(parts)
     bounds = _bounds(field) if field and annotation in (int, float) else ""
     return f"{names.get(annotation, 'a table')} {bounds}".strip()
 

@@ -19,6 +19,9 @@ from argbeam.vocabulary import PAD
 
 # Sentences that are sorted by length together. Memory is bounded by this, whatever the input's length.
 _WINDOW = 8192
+# Beams up to this are searched in whole batches, wider ones in smaller batches: memory grows with the rows, which are
+# sentences times beam, and each row may have scores for the whole vocabulary.
+_WIDE = 10
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Decoder:
         while window := list(islice(stream, _WINDOW)):
             examples = [self.task.example(item, number) for number, item in enumerate(window)]
             found: dict[int, Decoded] = {}
-            for numbers in in_order_of_length(examples, size=self.batch):
+            for numbers in in_order_of_length(examples, size=max(1, self.batch * _WIDE // max(_WIDE, beam))):
                 chosen = [examples[i] for i in numbers]
                 found.update(zip(numbers, self._search(chosen, beam, n_best, trace), strict=True))
             yield from (found[i] for i in range(len(window)))

@@ -140,10 +140,13 @@ def _test_set(recipe: Recipe, split: str) -> str:
 
 
 def _rows(group: Sequence[tuple[RunData, dict[str, Any]]]) -> list[_Row]:
-    rows: dict[tuple[str, float, str], _Row] = {}
+    rows: dict[tuple[str, float, bool, str], _Row] = {}
     for run, record in group:
-        key = (run.label, record["length_power"], record["stop"])
-        label = run.label if not record["length_power"] else f"{run.label}, by length^{record['length_power']:g}"
+        on_dev = record.get("length_power_from") == "dev"
+        key = (run.label, record["length_power"], on_dev, record["stop"])
+        label = run.label
+        if record["length_power"] or on_dev:
+            label += f", by length^{record['length_power']:g}{' (chosen on dev)' if on_dev else ''}"
         stops = {r["stop"] for one, r in group if one is run}
         label = label if len(stops) == 1 else f"{label}, stop {record['stop']}"
         rows.setdefault(key, _Row(label, run, {})).by_beam[record["test_beam"]] = record

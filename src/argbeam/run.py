@@ -5,6 +5,7 @@ RUN/records.jsonl        what happened, one JSON object a line
 RUN/checkpoints/         the two newest states of training
 RUN/model/               the finished model: weights, vocabulary, score and stop rule, recipe
 RUN/evaluations.jsonl    scores with their signatures
+RUN/length_power.jsonl   length powers chosen on dev
 RUN/predictions/         decoded splits
 """
 
@@ -12,7 +13,7 @@ import fcntl
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from argbeam import checkpoint
 from argbeam.config import difference, parse_recipe, recipe_from_json, recipe_to_json
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Decoded, Decoder, Evaluation, evaluate
+from argbeam.length_power import choose, fingerprint, keep_power, kept_power
 from argbeam.losses import make_loss
-from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models import Network, make_model
 from argbeam.readers.vectors import read_vectors
 from argbeam.records import append_record, read_records, truncate_records, write_atomic
-from argbeam.rules import SCORE_RULES, STOPS, ScoreRule, Stop
+from argbeam.rules import SCORE_RULES, STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Recipe
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Item, Read
@@ -51,11 +53,16 @@ class Run:
 
     recipe: Recipe
     task: Task
-    model: LstmSeq2Seq
+    model: Network
     rule: ScoreRule
     stop: Stop
     device: torch.device
     path: Path
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, also of a checkpoint file, which lies two folders down."""
+        return self.path if self.path.is_dir() else self.path.resolve().parents[1]
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
@@ -100,7 +107,8 @@ class Run:
             "train_beam": getattr(last, "train_beam", 0),
             "test_beam": beam,
             "rule": self.rule.name,
-            "length_power": self.recipe.decode.length_power,
+            "length_power": self.rule.length_power if isinstance(self.rule, LogprobSum) else 0.0,
+            "length_power_from": "dev" if self.recipe.decode.length_power == "dev" else "recipe",
             "stop": self.stop.name if self.task.open_length else "length",
             "seed": self.recipe.seed,
             "version": __version__,
@@ -121,9 +129,33 @@ class Run:
 def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Run:
     """Open a finished run, or a checkpoint file of it, with each `key=value` of `overrides` put over its recipe.
 
-    An empty `device` is the recipe's own.
+    An empty `device` is the recipe's own. A length power to be chosen on dev is chosen now, if it has not been before.
     """
-    path = Path(path)
+    run = _open(Path(path), device, overrides)
+    chosen_on_dev = run.recipe.decode.length_power == "dev" and run.rule.normalised
+    return _with_power_of_dev(run) if chosen_on_dev else run
+
+
+def _with_power_of_dev(run: Run) -> Run:
+    if not run.task.open_length:
+        return run  # outputs of one length rank alike whatever the power
+    decode, file = run.recipe.decode, run.folder / "length_power.jsonl"
+    key = {
+        "weights": fingerprint(run.model),
+        "beam": decode.beam,
+        "stop": run.stop.name,
+        "length_factor": decode.length_factor,
+        "length_extra": decode.length_extra,
+    }
+    power = kept_power(file, key)
+    if power is None:
+        choice = choose(run.decoder(), run.task.read("dev").items, beam=decode.beam)
+        keep_power(file, key, choice)
+        power = choice.power
+    return replace(run, rule=LogprobSum(power))
+
+
+def _open(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     if path.is_file():
         found = checkpoint.load(path)
     else:
@@ -162,7 +194,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
     for line in found.rejected:
         yield Notice(f"{line}; left alone, the checkpoint before it is used")
     resumed = found.checkpoint
-    start = load(recipe.start, device="cpu") if recipe.start and resumed is None else None
+    start = _open(Path(recipe.start), "cpu") if recipe.start and resumed is None else None
     if resumed is not None:
         task: Task = TASKS[recipe.task.kind].load(recipe, _assets(resumed.tensors))
         read = task.read("train")
@@ -225,23 +257,14 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
         _save(folder / "model", final, meta, task)
 
 
-def build_model(recipe: Recipe, task: Task) -> LstmSeq2Seq:
+def build_model(recipe: Recipe, task: Task) -> Network:
     """The recipe's model with weights drawn from its seed."""
-    settings = recipe.model
-    model = LstmSeq2Seq(
-        source_vocabulary=len(task.source),
-        target_vocabulary=len(task.target),
-        layers=settings.layers,
-        hidden=settings.hidden,
-        embedding=settings.embedding,
-        dropout=settings.dropout,
-        input_feeding=settings.input_feeding,
-    )
-    model.initialise(bound=settings.init, generator=torch.Generator().manual_seed(recipe.seed))
+    model = make_model(recipe.model, source_vocabulary=len(task.source), target_vocabulary=len(task.target))
+    model.initialise(bound=recipe.model.init, generator=torch.Generator().manual_seed(recipe.seed))
     return model
 
 
-def start_vectors(recipe: Recipe, task: Task, model: LstmSeq2Seq) -> Notice | None:
+def start_vectors(recipe: Recipe, task: Task, model: Network) -> Notice | None:
     """Start the word vectors of both sides from the recipe's pre-trained ones."""
     settings = recipe.model
     if not settings.vectors:
@@ -314,7 +337,7 @@ def _forget_after(records: Path, count: int) -> None:
 def _started(
     recipe: Recipe,
     task: Task,
-    model: LstmSeq2Seq,
+    model: Network,
     read: Read,
     dev: Read,
     device: torch.device,

@@ -82,7 +82,10 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
 def signature_line(record: dict[str, Any]) -> str:
     """All that a number stands on, in a line."""
     names = ("task", "split", "sentences", "successors", "train_beam", "rule", "length_power", "stop", "seed")
-    parts = [f"{name}:{record[name]}" for name in (*names, "version")]
+    shown = dict(record)
+    if record.get("length_power_from") == "dev":  # records of runs from before the choice have no such field
+        shown["length_power"] = f"{record['length_power']}(dev)"
+    parts = [f"{name}:{shown[name]}" for name in (*names, "version")]
     return f"{'|'.join(parts)} metric {record['metric']}"
 
 
@@ -95,7 +98,7 @@ def parse_beams(text: str) -> list[int]:
 
 
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
-    folder = run.path if run.path.is_dir() else run.path.parents[1]  # a checkpoint lies two folders down
+    folder = run.folder
     predictions = folder / "predictions"
     try:
         predictions.mkdir(exist_ok=True)

@@ -1,8 +1,19 @@
 """Every setting: its name, default, bounds and one-line meaning, here and nowhere else."""
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 StopRule = Literal["top", "best"]
 
@@ -26,8 +37,26 @@ def _stage_name(text: str) -> str:
     return text
 
 
+def _odd(number: int) -> int:
+    if number % 2 == 0:
+        raise ValueError("must be odd: as many words to the left as to the right")
+    return number
+
+
+def _power(value: Any, accept: ValidatorFunctionWrapHandler) -> Any:
+    # One line for the whole setting, where each half of the union would complain by itself.
+    try:
+        accepted = accept(value)
+    except ValidationError:
+        accepted = -1.0
+    if accepted != "dev" and accepted < 0:
+        raise ValueError('must be a number at least 0, or "dev"')
+    return accepted
+
+
 FilePath = Annotated[str, AfterValidator(_path)]
 Files = Annotated[list[FilePath], Field(min_length=1)]
+LengthPower = Annotated[float | Literal["dev"], WrapValidator(_power)]
 
 
 class Settings(BaseModel):
@@ -173,21 +202,51 @@ class Text(Settings):
         return self
 
 
-class LstmModel(Settings):
-    """LSTM encoder and decoder with global attention."""
+class Network(Settings):
+    """What all models share."""
 
-    kind: Literal["lstm"] = Field(default="lstm", description="the model")
-    layers: int = Field(default=1, ge=1, description="LSTM layers of the encoder and of the decoder")
+    layers: int = Field(default=1, ge=1, description="LSTM layers, of the encoder too where it has any")
     hidden: int = Field(default=256, ge=1, description="size of the hidden states")
     embedding: int = Field(default=256, ge=1, description="size of the word vectors")
-    dropout: float = Field(default=0.2, ge=0, lt=1, description="dropout between layers and on the attention's output")
-    input_feeding: bool = Field(default=True, description="the attention's output is part of the next step's input")
+    dropout: float = Field(
+        default=0.2, ge=0, lt=1, description="dropout between layers and on what the output layer reads"
+    )
     init: float = Field(default=0.1, ge=0, description="weights start uniform between minus and plus this")
     vectors: str = Field(default="", description="file of word2vec vectors, relative to data.root; empty: none")
     vectors_scale: float = Field(default=1.0, gt=0, description="the vectors are multiplied by this")
 
 
-Model = LstmModel
+class LstmModel(Network):
+    """LSTM encoder and decoder with global attention."""
+
+    kind: Literal["lstm"] = "lstm"
+    input_feeding: bool = Field(default=True, description="the attention's output is part of the next step's input")
+
+
+class LstmLmModel(Network):
+    """An LSTM language model: it reads no source."""
+
+    kind: Literal["lstm_lm"] = "lstm_lm"
+
+
+class ConvModel(Network):
+    """Convolutional encoder with dot-product attention, LSTM decoder."""
+
+    kind: Literal["conv"] = "conv"
+    window: Annotated[int, AfterValidator(_odd)] = Field(
+        default=5, ge=1, description="source words that the encoder sees at each position; odd"
+    )
+    positions: int = Field(
+        default=60, ge=1, description="source positions with a vector of their own; later ones share the last"
+    )
+
+
+def _with_kind(model: Any) -> Any:
+    """A model is the paper's unless the recipe says otherwise."""
+    return {"kind": "lstm", **model} if isinstance(model, dict) else model
+
+
+Model = Annotated[LstmModel | LstmLmModel | ConvModel, Field(discriminator="kind"), BeforeValidator(_with_kind)]
 
 
 class Batch(Settings):
@@ -314,16 +373,18 @@ class Decode(Settings):
         default="auto",
         description="when search ends in open-length tasks; auto: as the last stage's loss says",
     )
-    length_power: float = Field(
+    length_power: LengthPower = Field(
         default=0.0,
-        ge=0,
-        description="sums of log-probabilities are divided by length to this power; 0: plain sums",
+        description="sums of log-probabilities are divided by length to this power, from 0 (plain sums) on; "
+        "dev: the best of 0 to 1.6 on dev, at decode.beam",
     )
     length_factor: float = Field(
         default=2.0, ge=0, description="output limit in open-length tasks: this times the source"
     )
     length_extra: int = Field(default=10, ge=1, description="output limit in open-length tasks: plus this")
-    batch: int = Field(default=128, ge=1, description="sentences decoded together")
+    batch: int = Field(
+        default=128, ge=1, description="sentences decoded together; fewer where they are long or the beam is wide"
+    )
 
 
 class Runtime(Settings):
@@ -346,7 +407,7 @@ class Recipe(Settings):
     task: Task = Field(description="what is learnt")
     data: Data = Field(description="where sentences come from")
     text: Text = Field(default=Text(), description="from lines to tokens")
-    model: Model = Field(default=Model(), description="the network")
+    model: Model = Field(default=LstmModel(), description="the network")
     batch: Batch = Field(default=Batch(), description="how sentences are put together")
     stages: dict[Annotated[str, AfterValidator(_stage_name)], Stage] = Field(
         min_length=1, description="training, in the order of the tables"
@@ -368,13 +429,18 @@ class Recipe(Settings):
         if self.text.tokenizer == "moses" and (task != "translation" or self.text.subwords):
             used = "SentencePiece reads raw text" if self.text.subwords else f"{task} reads tokenised text"
             raise ValueError(f'text.tokenizer = "moses": {used}; must be "whitespace"')
+        if isinstance(self.model, LstmLmModel) and task == "translation":
+            raise ValueError(
+                'model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
+                "not for translation"
+            )
         for name, stage in self.stages.items():
             if isinstance(stage.loss, SearchLoss) and stage.loss.constrained and task == "translation":
                 raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")
         last_name, last = list(self.stages.items())[-1]
         if self.decode.length_power and isinstance(last.loss, SearchLoss):
             raise ValueError(
-                f"decode.length_power = {self.decode.length_power}: only for models that sum "
+                f"decode.length_power = {json.dumps(self.decode.length_power)}: only for models that sum "
                 f"log-probabilities; must be 0 after {last.loss.kind}, the loss of stages.{last_name}"
             )
         return self

@@ -14,7 +14,7 @@ from argbeam.data import BatchPlan, Example
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Decoder, evaluate, perplexity
 from argbeam.losses import Loss, make_loss
-from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models.contract import Network
 from argbeam.optim import Adagrad
 from argbeam.rules import STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Decode, Recipe, Stage
@@ -93,7 +93,7 @@ class Trainer:
 
     recipe: Recipe
     task: Task
-    model: LstmSeq2Seq
+    model: Network
     train: Sequence[Example]
     dev: Sequence[Item]
     device: torch.device
@@ -307,8 +307,12 @@ class Trainer:
 
 
 def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule, Stop]:
-    """How a model is searched that was trained for this rule and stop: so, but for what the recipe says otherwise."""
-    rule = LogprobSum(decode.length_power) if rule.normalised else rule
+    """How a model is searched that was trained for this rule and stop: so, but for what the recipe says otherwise.
+
+    A length power that is still to be chosen is 0: epochs are compared by plain sums.
+    """
+    power = 0.0 if decode.length_power == "dev" else decode.length_power
+    rule = LogprobSum(power) if rule.normalised else rule
     return rule, stop if decode.stop == "auto" else STOPS[decode.stop]
 
 
@@ -343,7 +347,7 @@ def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def load_tensors(model: LstmSeq2Seq, tensors: dict[str, Tensor], prefix: str) -> None:
+def load_tensors(model: Network, tensors: dict[str, Tensor], prefix: str) -> None:
     """Put weights into a model, in place: captured steps hold on to its memory."""
     with torch.no_grad():
         for name, value in model.state_dict().items():

@@ -1,9 +1,11 @@
-"""The contract of a model: four methods, and every loss and the search can use it."""
+"""The contract of a model: four methods, and every loss and the search can use it; a few more, and recipes can."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from argbeam.data import Batch
 from argbeam.state import Noise, State
@@ -52,3 +54,22 @@ class StepsFrom(Protocol):
 
     def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
         """`step(state.select(rows_N), tokens_N)`."""
+
+
+class Network(Model, Protocol):
+    """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed."""
+
+    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
+        """Draw every weight uniformly from [-bound, bound]."""
+
+    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
+        """Start the word vectors listed from given ones; the others stay as drawn."""
+
+    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters by the learning rate they take: encoder, decoder, output. A part may be empty."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def to(self, device: torch.device) -> Any: ...

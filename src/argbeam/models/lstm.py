@@ -1,6 +1,6 @@
 """The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,20 +39,13 @@ class LstmSeq2Seq(nn.Module):
         self.output_layer = nn.Linear(hidden, target_vocabulary)
 
     def initialise(self, *, bound: float, generator: torch.Generator) -> None:
-        """Draw every weight uniformly from [-bound, bound]."""
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+        draw_weights(self, bound=bound, generator=generator)
 
     def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
-        """Start the word vectors listed from given ones; the others stay as drawn."""
-        with torch.no_grad():
-            for table, rows in ((self.encoder.embedding, source), (self.decoder.embedding, target)):
-                for word, vector in rows.items():
-                    table.weight[word].copy_(vector)
+        set_rows(self.encoder.embedding, source)
+        set_rows(self.decoder.embedding, target)
 
     def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters by the learning rate they take: encoder, decoder, output."""
         return {
             "encoder": list(self.encoder.parameters()),
             "decoder": list(self.decoder.parameters()),
@@ -63,20 +56,20 @@ class LstmSeq2Seq(nn.Module):
         source_steps, target_steps = batch.source_BS.shape[1], batch.target_BT.shape[1]
         layers, hidden = self.encoder.layers, self.encoder.hidden
         dtype = self.output_layer.weight.dtype
-        sites: dict[str, Tensor] = {}
+        between: dict[str, Tensor] = {}
         if noise is not None and self.dropout > 0:
-            wanted = {f"encoder_{i}": (_ENCODER_SITE + i, source_steps) for i in range(1, layers)}
-            wanted |= {f"decoder_{i}": (_DECODER_SITE + i, target_steps) for i in range(1, layers)}
-            wanted |= {"output": (_OUTPUT_SITE, target_steps)}
-            for name, (site, steps) in wanted.items():
-                sites[name] = noise.mask(site, steps=steps, width=hidden, rate=self.dropout, dtype=dtype)
-        memory_BSH, last_h, last_c = self.encoder(batch.source_BS, batch.source_length_B, sites)
+            for i in range(1, layers):
+                site = _ENCODER_SITE + i
+                between[f"encoder_{i}"] = noise.mask(
+                    site, steps=source_steps, width=hidden, rate=self.dropout, dtype=dtype
+                )
+        memory_BSH, last_h, last_c = self.encoder(batch.source_BS, batch.source_length_B, between)
         position_S = torch.arange(source_steps, device=batch.source_BS.device)
         padding_BS = position_S >= batch.source_length_B[:, None]
         return State(
             sentence={
                 "layers": self.decoder.layers(memory_BSH, padding_BS[:, None]),
-                **{f"noise_{name}": mask for name, mask in sites.items() if not name.startswith("encoder")},
+                **decoder_noise(noise, layers, hidden, rate=self.dropout, steps=target_steps, dtype=dtype),
             },
             hypothesis={
                 **{f"h_{i}": h_BH for i, h_BH in enumerate(last_h)},
@@ -109,18 +102,7 @@ class LstmSeq2Seq(nn.Module):
     def scores(
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
-        weight_VH, bias_V = self.output_layer.weight, self.output_layer.bias
-        # Scores decide who wins: they are computed in full precision whatever the rest is computed in.
-        with torch.autocast(output_GRH.device.type, enabled=False):
-            output_GRH = output_GRH.to(weight_VH.dtype)
-            if candidates_GC is None:
-                return F.linear(output_GRH, weight_VH, bias_V)
-            # Only the listed rows of the output layer are read, and only they get a gradient.
-            weight_GCH = F.embedding(candidates_GC, weight_VH)
-            bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
-            if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
-                return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
-            return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)) + bias_GC[:, None]
+        return word_scores(self.output_layer, output_GRH, candidates_GC)
 
 
 class Encoder(nn.Module):
@@ -258,16 +240,12 @@ class Decoder(nn.Module):
         x_NH = layers.embedding(tokens_N)
         if self.input_feeding:
             x_NH = torch.cat([x_NH, own["output"]], 1)
-        new: dict[str, Tensor] = {}
-        for i, (inputs, recurrent) in enumerate(zip(layers.inputs, layers.recurrent, strict=True)):
-            x_NH = _with_noise(x_NH, shared.get(f"noise_decoder_{i}"), state.time)
-            x_NH, c_NH = lstm_gates(inputs(x_NH), recurrent(own[f"h_{i}"]), own[f"c_{i}"])
-            new |= {f"h_{i}": x_NH, f"c_{i}": c_NH}
+        x_NH, new = lstm_layers(layers.inputs, layers.recurrent, x_NH, state)
         # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
-        query_BRH = x_NH.view(layers.attention.memory_BSH.shape[0], -1, x_NH.shape[1])
+        query_BRH = x_NH.view(layers.attention.keys_BSH.shape[0], -1, x_NH.shape[1])
         context_NH = layers.attention(query_BRH).flatten(0, 1)
         output_NH = torch.tanh(layers.combine(torch.cat([context_NH.to(x_NH.dtype), x_NH], 1)))
-        new["output"] = _with_noise(output_NH.to(x_NH.dtype), shared.get("noise_output"), state.time)
+        new["output"] = with_noise(output_NH.to(x_NH.dtype), shared.get("noise_output"), state.time)
         return State(shared, new, state.time + 1)
 
 
@@ -281,6 +259,19 @@ class DecoderLayers:
     recurrent: tuple[StepLinear, ...]
     attention: StepAttention
     combine: StepLinear
+
+
+def lstm_layers(
+    inputs: Sequence[StepLinear], recurrent: Sequence[StepLinear], x_NI: Float[Tensor, "N I"], state: State
+) -> tuple[Float[Tensor, "N H"], dict[str, Tensor]]:
+    """One word through a decoder's layers: the top layer's h, and the new h and c of each."""
+    own = state.hypothesis
+    new: dict[str, Tensor] = {}
+    for i, (of_input, of_state) in enumerate(zip(inputs, recurrent, strict=True)):
+        x_NI = with_noise(x_NI, state.sentence.get(f"noise_decoder_{i}"), state.time)
+        x_NI, c_NH = lstm_gates(of_input(x_NI), of_state(own[f"h_{i}"]), own[f"c_{i}"])
+        new |= {f"h_{i}": x_NI, f"c_{i}": c_NH}
+    return x_NI, new
 
 
 def lstm_gates(
@@ -307,7 +298,49 @@ def _autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
 
 
-def _with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int) -> Tensor:
+def word_scores(
+    layer: nn.Linear, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None
+) -> Float[Tensor, "G R C"]:
+    """The output layer's scores of all words, or of the words listed for each group of rows."""
+    weight_VH, bias_V = layer.weight, layer.bias
+    # Scores decide who wins: they are computed in full precision whatever the rest is computed in.
+    with torch.autocast(output_GRH.device.type, enabled=False):
+        output_GRH = output_GRH.to(weight_VH.dtype)
+        if candidates_GC is None:
+            return F.linear(output_GRH, weight_VH, bias_V)
+        # Only the listed rows of the output layer are read, and only they get a gradient.
+        weight_GCH = F.embedding(candidates_GC, weight_VH)
+        bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
+        if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
+            return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
+        return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)) + bias_GC[:, None]
+
+
+def draw_weights(module: nn.Module, *, bound: float, generator: torch.Generator) -> None:
+    """Draw every weight uniformly from [-bound, bound], in the order of the parameters."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+
+def set_rows(table: nn.Embedding, rows: Mapping[int, Tensor]) -> None:
+    """Overwrite the rows listed."""
+    with torch.no_grad():
+        for row, vector in rows.items():
+            table.weight[row].copy_(vector)
+
+
+def decoder_noise(
+    noise: Noise | None, layers: int, hidden: int, *, rate: float, steps: int, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The masks of a decoder's steps, for the state: between its layers, and on what the output layer reads."""
+    if noise is None or rate == 0:
+        return {}
+    sites = {f"noise_decoder_{i}": _DECODER_SITE + i for i in range(1, layers)} | {"noise_output": _OUTPUT_SITE}
+    return {name: noise.mask(site, steps=steps, width=hidden, rate=rate, dtype=dtype) for name, site in sites.items()}
+
+
+def with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int) -> Tensor:
     """The same mask for every row of a sentence at this time step."""
     if noise_BTH is None:
         return x_NH

@@ -65,19 +65,19 @@ class StepAttention:
     """Attention of R rows per sentence over its memory: softmax(query keys^T) memory, padding left out."""
 
     keys_BSH: Float[Tensor, "B S H"]
-    memory_BSH: Float[Tensor, "B S H"]
+    memory_BSE: Float[Tensor, "B S E"]
     padding_B1S: Bool[Tensor, "B 1 S"]
     tape: _Tape
 
     @staticmethod
-    def over(keys_BSH: Tensor, memory_BSH: Tensor, padding_B1S: Tensor) -> "StepAttention":
+    def over(keys_BSH: Tensor, memory_BSE: Tensor, padding_B1S: Tensor) -> "StepAttention":
         tape: _Tape = []
-        keys_BSH, memory_BSH = _AttentionSum.apply(keys_BSH, memory_BSH, tape)  # type: ignore[no-untyped-call]
-        return StepAttention(keys_BSH, memory_BSH, padding_B1S, tape)
+        keys_BSH, memory_BSE = _AttentionSum.apply(keys_BSH, memory_BSE, tape)  # type: ignore[no-untyped-call]
+        return StepAttention(keys_BSH, memory_BSE, padding_B1S, tape)
 
-    def __call__(self, query_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R H"]:
-        out_BRH: Tensor = _AttentionStep.apply(query_BRH, self.keys_BSH, self.memory_BSH, self.padding_B1S, self.tape)  # type: ignore[no-untyped-call]
-        return out_BRH
+    def __call__(self, query_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R E"]:
+        out_BRE: Tensor = _AttentionStep.apply(query_BRH, self.keys_BSH, self.memory_BSE, self.padding_B1S, self.tape)  # type: ignore[no-untyped-call]
+        return out_BRE
 
 
 # Each `_...Sum` is the identity; autograd calls its backward when every step has been through its own, which is when

@@ -1,0 +1,105 @@
+"""XENT's model: a convolutional encoder with dot-product attention, and an LSTM decoder.
+
+This is the encoder of Rush et al. 2015 as Chopra et al. 2016 and Ranzato et al. 2016 (MIXER) have it, with a_j the sum
+of source word j's vector x_j and its position's vector:
+
+    z_j = W [a_{j-2}; ...; a_{j+2}]          what is attended to: a window of words, zeros beyond the sentence's ends
+    alpha_j ~ exp(h_{t-1} . z_j)             by the decoder's state before the word is read
+    c_t = sum of alpha_j x_j                 the context: word vectors, without positions
+    h_t = LSTM([y_{t-1}; c_t], h_{t-1})      from a state of zeros; the output layer reads h_t
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from argbeam.data import Batch
+from argbeam.models.lstm import draw_weights, set_rows, word_scores
+from argbeam.models.reader import LstmReader
+from argbeam.models.stepwise import StepAttention
+from argbeam.state import Noise, State
+
+
+class ConvSeq2Seq(nn.Module):
+    """Convolutional encoder, attention without weights of its own, LSTM decoder without input feeding."""
+
+    def __init__(
+        self,
+        *,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        layers: int,
+        hidden: int,
+        embedding: int,
+        dropout: float,
+        window: int = 5,
+        positions: int = 60,
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.encoder = ConvEncoder(source_vocabulary, hidden, embedding, window, positions)
+        self.decoder = LstmReader(target_vocabulary, layers, hidden, embedding, context=embedding)
+        self.output_layer = nn.Linear(hidden, target_vocabulary)
+
+    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
+        draw_weights(self, bound=bound, generator=generator)
+
+    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
+        set_rows(self.encoder.embedding, source)
+        set_rows(self.decoder.embedding, target)
+
+    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
+        return {
+            "encoder": list(self.encoder.parameters()),
+            "decoder": list(self.decoder.parameters()),
+            "output": list(self.output_layer.parameters()),
+        }
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        attention = self.encoder(batch.source_BS, batch.source_length_B)
+        return self.decoder.start(batch, noise, dropout=self.dropout, shared={"attention": attention})
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        attention: StepAttention = state.sentence["attention"]
+        h_NH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
+        # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
+        query_BRH = h_NH.view(attention.keys_BSH.shape[0], -1, h_NH.shape[1])
+        context_NE = attention(query_BRH).flatten(0, 1).to(h_NH.dtype)
+        return self.decoder.read(state, torch.cat([self.decoder.vectors(state, tokens_N), context_NE], 1))
+
+    def output(self, state: State) -> Float[Tensor, "N H"]:
+        return state.hypothesis["output"]
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        return word_scores(self.output_layer, output_GRH, candidates_GC)
+
+
+class ConvEncoder(nn.Module):
+    """A window of words around each source position, as one product."""
+
+    def __init__(self, vocabulary: int, hidden: int, embedding: int, window: int, positions: int) -> None:
+        super().__init__()
+        assert window % 2 == 1, "a window has a middle"
+        self.window = window
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.position = nn.Embedding(positions, embedding)
+        # No bias: it would add the same to every position, which a softmax over positions does not see.
+        self.convolution = nn.Linear(window * embedding, hidden, bias=False)
+
+    def forward(self, source_BS: Int[Tensor, "B S"], length_B: Int[Tensor, " B"]) -> StepAttention:
+        """The source as the decoder attends to it."""
+        steps, side = source_BS.shape[1], self.window // 2
+        position_S = torch.arange(steps, device=source_BS.device)
+        padding_BS = position_S >= length_B[:, None]
+        word_BSE = self.embedding(source_BS)
+        located_BSE = word_BSE + self.position(position_S.clamp(max=self.position.num_embeddings - 1))
+        # Beyond its end a sentence is as empty as before its beginning, whatever it is padded with.
+        located_BSE = located_BSE.masked_fill(padding_BS[..., None], 0.0)
+        wide_BXE = F.pad(located_BSE, (0, 0, side, side))
+        window_BSI = torch.cat([wide_BXE[:, shift : shift + steps] for shift in range(self.window)], 2)
+        return StepAttention.over(self.convolution(window_BSI), word_BSE, padding_BS[:, None])
