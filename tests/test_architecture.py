@@ -17,6 +17,7 @@ ORDER = [
     "tables",
     "records",
     "vocabulary",
+    "kernels",
     "readers",
     "text",
     "data",

@@ -7,6 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from argbeam import kernels
+
+if kernels.INSTALLED:
+    from argbeam.kernels.adagrad import adagrad
+
 
 class Adagrad:
     """Adagrad (Duchi et al. 2011) as the authors' Torch has it: w -= rate * g / (sqrt(sum of g^2) + epsilon).
@@ -46,6 +51,9 @@ class Adagrad:
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
         finite = norm.isfinite()
         scale = torch.where(finite, (self.max_norm / (norm + 1e-12)).clamp(max=1.0), 0.0)
+        if kernels.usable(*self.parameters, *given):
+            self._kernel_step(given, scale)
+            return norm
         # Infinity times zero is not zero: a step that is not finite is put out entry by entry.
         scaled = [torch.where(finite, g, 0.0) for g in torch._foreach_mul(given, scale)]
         torch._foreach_addcmul_(self.sums, scaled, scaled)
@@ -57,6 +65,25 @@ class Adagrad:
         if self.averages:
             torch._foreach_lerp_(self.averages, self.parameters, 1.0 - self.average)
         return norm
+
+    def _kernel_step(self, gradients: list[Tensor], scale: Tensor) -> None:
+        """The rest of a step in one kernel a tensor."""
+        averages: Sequence[Tensor | None] = self.averages or [None] * len(gradients)
+        for parameter, gradient, total, average, rate in zip(
+            self.parameters, gradients, self.sums, averages, self.rates, strict=True
+        ):
+            adagrad(
+                parameter,
+                gradient.contiguous(),
+                total,
+                average,
+                scale,
+                rate=rate,
+                epsilon=self.epsilon,
+                decay=self.average,
+            )
+            # Autograd is told of what a kernel wrote behind its back.
+            torch.autograd.graph.increment_version(parameter)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

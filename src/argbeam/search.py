@@ -10,13 +10,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam import kernels
 from argbeam.beams import Beams, SearchResult, Violations, read_result, rival_words
-from argbeam.models.contract import Model
+from argbeam.models.contract import Model, StepsFrom
 from argbeam.policies import Gold, Policy
-from argbeam.rules import NEVER, Finished, ScoreRule, Stop
+from argbeam.rules import NEVER, Finished, LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
 from argbeam.state import State
 from argbeam.successors import Choices
 from argbeam.vocabulary import BOS, EOS, PAD
+
+if kernels.INSTALLED:
+    from argbeam.kernels import search_step
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 _BLOCK, _BLOCKS = 64, 16
@@ -99,6 +103,27 @@ def beam_search(
 
     for t in range(steps):
         words_BRC = rule.words(model, model.output(state).view(batch, lanes, -1), choices.candidates_BC)
+        if gold is not None and _kernel_fits(rule, words_BRC, beam_size, kept):
+            found, verdict, beam, rows_N, tokens_N = _kernel_step(
+                rule,
+                beam,
+                words_BRC,
+                choices,
+                gold,
+                gold_total_B1,
+                active_TB[t],
+                best_wrong_TB[t],
+                stop,
+                t=t,
+                kept=kept,
+            )
+            gold_total_B1 = verdict.gold_rank_B[:, None]
+            verdicts.append(verdict)
+            history.append(found)
+            if t + 1 < steps:
+                choices = choices.select(rows_N).advance(tokens_N)
+                state = _step_from(model, state, rows_N, tokens_N)
+            continue
         allowed_BKC = _of_beam(choices.allowed(), batch, beam_size)
         found = _best(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
         if gold is not None:
@@ -136,7 +161,7 @@ def beam_search(
         if t + 1 < steps:
             rows_N = (first_row_B1 + parents_BR).flatten()
             choices = choices.select(rows_N).advance(tokens_BR.flatten())
-            state = model.step(state.select(rows_N), tokens_BR.flatten())
+            state = _step_from(model, state, rows_N, tokens_BR.flatten())
 
     beams = Beams(
         torch.stack([found.tokens_BJ for found in history]),
@@ -146,6 +171,60 @@ def beam_search(
     violations = None if gold is None else _violations(beams, verdicts, gold, beam_size, stop)
     open_length = stop is not None and gold is None
     return read_result(beams, finished, beam.total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
+
+
+def _step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> State:
+    """The states after the next word of each hypothesis, which goes on from one of the rows."""
+    if isinstance(model, StepsFrom):
+        return model.step_from(state, rows_N, tokens_N)
+    return model.step(state.select(rows_N), tokens_N)
+
+
+def _kernel_fits(rule: ScoreRule, words_BRC: Tensor, beam_size: int, kept: int) -> bool:
+    """Whether a training step can be the kernel that does as `_best`, `_judge` and `_restarted` do."""
+    known = isinstance(rule, LastScore | ScoreSum | LogprobSum)
+    return known and kernels.usable(words_BRC) and search_step.fits(beam_size, words_BRC.shape[2], kept)
+
+
+def _kernel_step(
+    rule: ScoreRule,
+    beam: _Beam,
+    words_BRC: Tensor,
+    choices: Choices,
+    gold: Gold,
+    gold_total_B1: Tensor,
+    active_B: Tensor,
+    best_wrong_B: Tensor,
+    stop: Stop | None,
+    *,
+    t: int,
+    kept: int,
+) -> tuple[_Found, _Verdict, _Beam, Tensor, Tensor]:
+    """A training step in one kernel: what was found and judged, the next beam, its parents' rows and newest words."""
+    batch, lanes, _ = words_BRC.shape
+    out = search_step.search_step(
+        words_BRC,
+        choices.allowed(),
+        choices.candidates_BC,
+        beam.total_BK,
+        beam.is_gold_BK,
+        gold.tokens_BT[:, t],
+        gold_total_B1[:, 0],
+        active_B,
+        best_wrong_B,
+        kept=kept,
+        margin=gold.policy.margin,
+        sums=not isinstance(rule, LastScore),
+        restarts=gold.policy.restarts,
+        ended_gives_up_place=stop is not None and stop.ended_gives_up_place,
+    )
+    found = _Found(out.parents_BJ, out.tokens_BJ, out.ranks_BJ)
+    verdict = _Verdict(
+        out.violation_B, out.rival_B, out.rival_rank_B, out.rival_ended_B, out.is_gold_BJ, out.gold_rank_B
+    )
+    rows_BR, tokens_BR = out.next_rows_N.view(batch, lanes), out.next_tokens_N.view(batch, lanes)
+    beam = _Beam(rows_BR[:, :-1], tokens_BR[:, :-1], out.next_total_BK, out.next_is_gold_BK)
+    return found, verdict, beam, out.next_rows_N, out.next_tokens_N
 
 
 def _of_beam(allowed_NC: Bool[Tensor, "N C"], batch: int, beam_size: int) -> Bool[Tensor, "B K C"]:

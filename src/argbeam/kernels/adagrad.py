@@ -1,4 +1,4 @@
-"""An Adagrad update of one tensor in one pass over it: weights, sums of squares and averages are read and written once."""
+"""An Adagrad update of one tensor in one pass: weights, sums of squares and averages are read and written once."""
 
 import triton
 import triton.language as tl

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from argbeam.kernels import power_of_two, products
-from argbeam.kernels.lstm import _carried
+from argbeam.kernels.lstm import carried as carried_back
 
 # What a program can hold: rows of a sentence, and words of its memory.
 _ROWS, _WORDS = 64, 256
@@ -62,9 +62,7 @@ def _attention(
         at = memory + (b * words + s)[:, None] * H + k[None, :]
         values = tl.load(at, mask=(s < words)[:, None] & (k < H)[None, :], other=0.0)
         context = tl.dot(weight, values, input_precision=PRECISION)
-        tl.store(
-            context_out + n[:, None] * H + k[None, :], context, mask=(r < rows)[:, None] & (k < H)[None, :]
-        )
+        tl.store(context_out + n[:, None] * H + k[None, :], context, mask=(r < rows)[:, None] & (k < H)[None, :])
 
 
 def attention_backward(
@@ -186,18 +184,18 @@ def combine_backward(
     rows, columns = 16 if count <= 256 else 32, 32
     noise: Any = plain_NH if noise_BH is None else noise_BH
     _combine_backward[(-(-count // rows), -(-2 * hidden // columns))](
-        grad_NH, carried_NH, plain_NH if merged_B is None else merged_B.view(torch.uint8), plain_NH,
-        noise, noise.stride(0), count if noise_BH is None else count // noise_BH.shape[0],
+        grad_NH, carried_NH, carried_NH.stride(0), plain_NH if merged_B is None else merged_B.view(torch.uint8),
+        plain_NH, noise, noise.stride(0), count if noise_BH is None else count // noise_BH.shape[0],
         weight_HX, weight_HX.stride(0), total_out_NH, out_NX, count,
         H=hidden, NOISE=noise_BH is not None, MERGE=merged_B is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64,
-        PRECISION=products(), num_warps=4,
+        PRECISION=products(), num_warps=4, num_stages=1,
     )  # fmt: skip
     return out_NX
 
 
 @triton.jit
 def _combine_backward(
-    grad, carried, merged, plain, noise, noise_b, noise_rows, w, w_m, total_out, out, count,
+    grad, carried, carried_n, merged, plain, noise, noise_b, noise_rows, w, w_m, total_out, out, count,
     H: tl.constexpr, NOISE: tl.constexpr, MERGE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -209,15 +207,15 @@ def _combine_backward(
         k = k0 + tl.arange(0, BLOCK_K)
         inside = row[:, None] & (k < H)[None, :]
         at = n[:, None] * H + k[None, :]
-        d = tl.load(grad + at, mask=inside, other=0.0) + _carried(carried, merged, n, k, row, inside, H, MERGE)
+        d = tl.load(grad + at, mask=inside, other=0.0) + carried_back(
+            carried, carried_n, merged, n, k, row, inside, MERGE
+        )
         if NOISE:
             d *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + k[None, :], mask=inside, other=0.0)
         value = tl.load(plain + at, mask=inside, other=0.0)
         d *= 1.0 - value * value
         if tl.program_id(1) == 0:
             tl.store(total_out + at, d, mask=inside)
-        weight = tl.load(
-            w + k[:, None] * w_m + m[None, :], mask=(k < H)[:, None] & (m < 2 * H)[None, :], other=0.0
-        )
+        weight = tl.load(w + k[:, None] * w_m + m[None, :], mask=(k < H)[:, None] & (m < 2 * H)[None, :], other=0.0)
         total = tl.dot(d, weight, total, input_precision=PRECISION)
     tl.store(out + n[:, None] * (2 * H) + m[None, :], total, mask=row[:, None] & (m < 2 * H)[None, :])

@@ -1,8 +1,8 @@
 """An LSTM cell with its products, one launch each way.
 
-Forward: gates = base + embedding[token] We' + fed Wf' + h Wr', then the cell. Backward: what reaches the gates, and from
-there the fed input and the state before. Rows may be read from other places than their own (`rows`): a beam search moves
-hypotheses about, and a replay restarts a rival from gold.
+Forward: gates = base + embedding[token] We' + fed Wf' + h Wr', then the cell. Backward: what reaches the gates, and
+from there the fed input and the state before. Rows may be read from other places than their own (`rows`): a beam search
+moves hypotheses about, and a replay restarts a rival from gold.
 """
 
 from typing import Any, NamedTuple
@@ -143,12 +143,10 @@ def _tanh(x):
 
 
 class CellGrad(NamedTuple):
-    """What reaches the gates, c before the step, the fed input (None if there is none) and h before the step."""
+    """What reaches c before the step, and what reaches the fed input and h before the step, side by side."""
 
-    gates_NG: Tensor
     c_NH: Tensor
-    fed_NA: Tensor | None
-    h_NH: Tensor
+    before_NX: Tensor
 
 
 def cell_backward(
@@ -163,100 +161,72 @@ def cell_backward(
     c_NH: Tensor,
     before_NH: Tensor,
     rows_N: Tensor | None,
-    recurrent_GH: Tensor,
-    fed_GA: Tensor | None,
+    weight_GX: Tensor,
     gates_out_NG: Tensor,
 ) -> CellGrad:
-    """`carried_*` come from the step after, whose rows may have read others': where `merged_B` says so, what reached
-    the second row of a pair belongs to the first. `before_NH` is c before the step, read through `rows_N`."""
+    """As in `plain_steps`. The product is torch's own: fused, every block of its columns would do the gates again."""
     count, hidden = c_NH.shape
-    fed = 0 if fed_GA is None else fed_GA.shape[1]
-    grad_fed = None if fed_GA is None else c_NH.new_empty(count, fed)
-    out = CellGrad(gates_out_NG, torch.empty_like(c_NH), grad_fed, torch.empty_like(c_NH))
+    grad_c = torch.empty_like(c_NH)
     nothing = c_NH
-    rows, columns = 16 if count <= 256 else 32, 32
     noise: Any = nothing if grad_h_noise_BH is None else grad_h_noise_BH
-    fed_weight: Any = nothing if fed_GA is None else fed_GA
-    _cell_backward[(-(-count // rows), -(-fed // columns) + -(-hidden // columns))](
+    _gates_backward[(-(-count // 4), -(-hidden // 128))](
         grad_h_NH, grad_h_NH.stride(0), noise, noise.stride(0),
         count if grad_h_noise_BH is None else count // grad_h_noise_BH.shape[0],
-        carried_h_NH, carried_c_NH, nothing if grad_c_NH is None else grad_c_NH,
-        nothing if merged_B is None else merged_B.view(torch.uint8), gates_NG, c_NH, before_NH, before_NH.stride(0),
-        nothing if rows_N is None else rows_N, recurrent_GH, recurrent_GH.stride(0), fed_weight, fed_weight.stride(0),
-        out.gates_NG, out.c_NH, nothing if grad_fed is None else grad_fed, out.h_NH, count,
-        H=hidden, A=fed, NOISE=grad_h_noise_BH is not None, GRAD_C=grad_c_NH is not None, MERGE=merged_B is not None,
-        ROWS=rows_N is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=32, PRECISION=products(), num_warps=4,
+        carried_h_NH, carried_h_NH.stride(0), carried_c_NH, carried_c_NH.stride(0),
+        nothing if grad_c_NH is None else grad_c_NH, nothing if merged_B is None else merged_B.view(torch.uint8),
+        gates_NG, c_NH, before_NH, before_NH.stride(0), nothing if rows_N is None else rows_N,
+        gates_out_NG, grad_c, count,
+        H=hidden, NOISE=grad_h_noise_BH is not None, GRAD_C=grad_c_NH is not None, MERGE=merged_B is not None,
+        ROWS=rows_N is not None, BLOCK_N=4, BLOCK_H=128, num_warps=4,
     )  # fmt: skip
-    return out
+    return CellGrad(grad_c, gates_out_NG @ weight_GX)
 
 
 @triton.jit
-def _cell_backward(
-    grad_h, grad_h_n, noise, noise_b, noise_rows, carried_h, carried_c, grad_c, merged, gates, c, before, before_n,
-    source, recurrent_w, recurrent_g, fed_w, fed_g, gates_out, c_out, fed_out, h_out, count,
-    H: tl.constexpr, A: tl.constexpr, NOISE: tl.constexpr, GRAD_C: tl.constexpr, MERGE: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+def _gates_backward(
+    grad_h, grad_h_n, noise, noise_b, noise_rows, carried_h, carried_h_n, carried_c, carried_c_n, grad_c, merged,
+    gates, c, before, before_n, source, gates_out, c_out, count,
+    H: tl.constexpr, NOISE: tl.constexpr, GRAD_C: tl.constexpr, MERGE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    u = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     row = n < count
-    tile = tl.program_id(1)
-    fed_tiles: tl.constexpr = (A + BLOCK_M - 1) // BLOCK_M
+    inside = row[:, None] & (u < H)[None, :]
     came = n.to(tl.int64)
     if ROWS:
         came = tl.load(source + n, mask=row, other=0)
-    m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    w, w_g, width, out = fed_w, fed_g, A, fed_out
-    if tile >= fed_tiles:
-        m -= fed_tiles * BLOCK_M
-        w, w_g, width, out = recurrent_w, recurrent_g, H, h_out
-    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for k0 in range(0, H, BLOCK_K):
-        k = k0 + tl.arange(0, BLOCK_K)
-        inside = row[:, None] & (k < H)[None, :]
-        at = n[:, None] * H + k[None, :]
-        d_h = tl.load(grad_h + n[:, None] * grad_h_n + k[None, :], mask=inside, other=0.0)
-        if NOISE:
-            d_h *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + k[None, :], mask=inside, other=0.0)
-        d_h += _carried(carried_h, merged, n, k, row, inside, H, MERGE)
-        d_c = _carried(carried_c, merged, n, k, row, inside, H, MERGE)
-        if GRAD_C:
-            d_c += tl.load(grad_c + at, mask=inside, other=0.0)
-        gate = gates + n[:, None] * (4 * H) + k[None, :]
-        i_gate = tl.load(gate, mask=inside, other=0.0)
-        f_gate = tl.load(gate + H, mask=inside, other=0.0)
-        g_gate = tl.load(gate + 2 * H, mask=inside, other=0.0)
-        o_gate = tl.load(gate + 3 * H, mask=inside, other=0.0)
-        bent = _tanh(tl.load(c + at, mask=inside, other=0.0))
-        was = tl.load(before + came[:, None] * before_n + k[None, :], mask=inside, other=0.0)
-        d_c += d_h * o_gate * (1.0 - bent * bent)
-        d_i = d_c * g_gate * i_gate * (1.0 - i_gate)
-        d_f = d_c * was * f_gate * (1.0 - f_gate)
-        d_g = d_c * i_gate * (1.0 - g_gate * g_gate)
-        d_o = d_h * bent * o_gate * (1.0 - o_gate)
-        if tile == 0:
-            gate = gates_out + n[:, None] * (4 * H) + k[None, :]
-            tl.store(gate, d_i, mask=inside)
-            tl.store(gate + H, d_f, mask=inside)
-            tl.store(gate + 2 * H, d_g, mask=inside)
-            tl.store(gate + 3 * H, d_o, mask=inside)
-            tl.store(c_out + at, d_c * f_gate, mask=inside)
-        real = (k < H)[:, None] & (m < width)[None, :]
-        weight = w + k[:, None] * w_g + m[None, :]
-        total = tl.dot(d_i, tl.load(weight, mask=real, other=0.0), total, input_precision=PRECISION)
-        total = tl.dot(d_f, tl.load(weight + H * w_g, mask=real, other=0.0), total, input_precision=PRECISION)
-        total = tl.dot(d_g, tl.load(weight + 2 * H * w_g, mask=real, other=0.0), total, input_precision=PRECISION)
-        total = tl.dot(d_o, tl.load(weight + 3 * H * w_g, mask=real, other=0.0), total, input_precision=PRECISION)
-    tl.store(out + n[:, None] * width + m[None, :], total, mask=row[:, None] & (m < width)[None, :])
+    at = n[:, None] * H + u[None, :]
+    d_h = tl.load(grad_h + n[:, None] * grad_h_n + u[None, :], mask=inside, other=0.0)
+    if NOISE:
+        d_h *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + u[None, :], mask=inside, other=0.0)
+    d_h += carried(carried_h, carried_h_n, merged, n, u, row, inside, MERGE)
+    d_c = carried(carried_c, carried_c_n, merged, n, u, row, inside, MERGE)
+    if GRAD_C:
+        d_c += tl.load(grad_c + at, mask=inside, other=0.0)
+    gate = gates + n[:, None] * (4 * H) + u[None, :]
+    i_gate = tl.load(gate, mask=inside, other=0.0)
+    f_gate = tl.load(gate + H, mask=inside, other=0.0)
+    g_gate = tl.load(gate + 2 * H, mask=inside, other=0.0)
+    o_gate = tl.load(gate + 3 * H, mask=inside, other=0.0)
+    bent = _tanh(tl.load(c + at, mask=inside, other=0.0))
+    was = tl.load(before + came[:, None] * before_n + u[None, :], mask=inside, other=0.0)
+    d_c += d_h * o_gate * (1.0 - bent * bent)
+    gate = gates_out + n[:, None] * (4 * H) + u[None, :]
+    tl.store(gate, d_c * g_gate * i_gate * (1.0 - i_gate), mask=inside)
+    tl.store(gate + H, d_c * was * f_gate * (1.0 - f_gate), mask=inside)
+    tl.store(gate + 2 * H, d_c * i_gate * (1.0 - g_gate * g_gate), mask=inside)
+    tl.store(gate + 3 * H, d_h * bent * o_gate * (1.0 - o_gate), mask=inside)
+    tl.store(c_out + at, d_c * f_gate, mask=inside)
 
 
 @triton.jit
-def _carried(values, merged, n, k, row, inside, H: tl.constexpr, MERGE: tl.constexpr):
+def carried(values, values_n, merged, n, k, row, inside, MERGE: tl.constexpr):
     """What the step after sent back to each row; of a merged pair all of it belongs to the first row."""
-    own = tl.load(values + n[:, None] * H + k[None, :], mask=inside, other=0.0)
+    own = tl.load(values + n[:, None] * values_n + k[None, :], mask=inside, other=0.0)
     if MERGE:
-        pair = n // 2
         first = (n % 2 == 0)[:, None]
-        met = (tl.load(merged + pair, mask=row, other=0) != 0)[:, None]
-        other = tl.load(values + (n + 1)[:, None] * H + k[None, :], mask=inside & first & met, other=0.0)
+        met = (tl.load(merged + n // 2, mask=row, other=0) != 0)[:, None]
+        other = tl.load(values + (n + 1)[:, None] * values_n + k[None, :], mask=inside & first & met, other=0.0)
         own = tl.where(first, own + other, tl.where(met, 0.0, own))
     return own

@@ -12,16 +12,18 @@ __all__ = ["attention", "attention_backward", "cell", "cell_backward", "combine"
 
 def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
     """As in `plain_steps`."""
-    steps = attention_kernels if _fits(query_NH, memory_BSH) else plain_steps
-    return steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+    if not _fits(query_NH, memory_BSH):
+        return plain_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+    return attention_kernels.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
 
 
 def attention_backward(
     grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
 ) -> Tensor:
     """As in `plain_steps`."""
-    steps = attention_kernels if _fits(grad_NX, memory_BSH) else plain_steps
-    return steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS)
+    if not _fits(grad_NX, memory_BSH):
+        return plain_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS)
+    return attention_kernels.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS)
 
 
 def _fits(rows_N: Tensor, memory_BSH: Tensor) -> bool:

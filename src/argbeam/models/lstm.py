@@ -1,16 +1,18 @@
 """The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from argbeam.data import Batch
 from argbeam import kernels
-from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, kernel_steps, lstm_layer
+from argbeam.data import Batch
+from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, lstm_layer, steps_for
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
 from argbeam.state import Noise, State
 
@@ -36,7 +38,7 @@ class LstmSeq2Seq(nn.Module):
         self.dropout = dropout
         self.encoder = Encoder(source_vocabulary, layers, hidden, embedding)
         self.decoder = Decoder(target_vocabulary, layers, hidden, embedding, input_feeding)
-        self.output_layer = nn.Linear(hidden, target_vocabulary)
+        self.output_layer = WideLinear(hidden, target_vocabulary)
 
     def initialise(self, *, bound: float, generator: torch.Generator) -> None:
         draw_weights(self, bound=bound, generator=generator)
@@ -103,6 +105,45 @@ class LstmSeq2Seq(nn.Module):
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
         return word_scores(self.output_layer, output_GRH, candidates_GC)
+
+
+class WideLinear(nn.Linear):
+    """A linear layer whose parameters are followed in memory by zeros, up to a round number of outputs.
+
+    A product with an output width that is no multiple of 8 takes a GPU about twice the time of one that is. The zeros
+    are no parameters: they are never trained nor stored, and their outputs are cut off.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self._pad()
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "WideLinear":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._pad()  # moved to a device or to another precision, a tensor leaves behind what followed it
+        return self
+
+    def all_words(self, x: Float[Tensor, "*N I"]) -> Float[Tensor, "*N O"]:
+        """The layer's outputs, without gradient."""
+        wide = [self._followed(p) for p in (self.weight, self.bias)]
+        return F.linear(x, wide[0], wide[1])[..., : self.out_features]
+
+    def _pad(self) -> None:
+        for parameter in (self.weight, self.bias):
+            padded = parameter.data.new_zeros(self._round(), *parameter.shape[1:])
+            padded[: self.out_features] = parameter.data
+            parameter.data = padded[: self.out_features]
+
+    def _followed(self, parameter: Tensor) -> Tensor:
+        """The parameter with the zeros behind it; alone where it has lost them (in a copy, say)."""
+        size = (self._round(), *parameter.shape[1:])
+        needed = parameter.storage_offset() + math.prod(size)
+        if parameter.untyped_storage().nbytes() < needed * parameter.element_size():
+            return parameter
+        return parameter.as_strided(size, parameter.stride())
+
+    def _round(self) -> int:
+        return -(-self.out_features // 8) * 8
 
 
 class Encoder(nn.Module):
@@ -204,6 +245,7 @@ class Decoder(nn.Module):
         attended: Attended = shared["layers"].attended
         words = self.embedding.embedding_dim
         new: dict[str, Tensor] = {}
+        steps = steps_for(own["output"])
         for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
             weight: Tensor = inputs.weight  # type: ignore[assignment]
             fed = {"fed_NA": own["output"], "fed_GA": weight[:, words:]} if self.input_feeding else {}
@@ -214,7 +256,7 @@ class Decoder(nn.Module):
                 noise_BTH = shared.get(f"noise_decoder_{i}")
                 fed = {"fed_NA": new[f"h_{i - 1}"], "fed_GA": weight}
                 fed |= {} if noise_BTH is None else {"fed_noise_BA": noise_BTH[:, state.time]}
-            out = kernel_steps.cell(
+            out = steps.cell(
                 base_NG=inputs.bias,
                 h_NH=own[f"h_{i}"],
                 c_NH=own[f"c_{i}"],
@@ -224,12 +266,10 @@ class Decoder(nn.Module):
                 **fed,
             )
             new |= {f"h_{i}": out.h_NH, f"c_{i}": out.c_NH}
-        context_NH, _ = kernel_steps.attention(
-            out.h_NH, attended.keys_BSH, attended.memory_BSH, attended.padding_BS
-        )
+        context_NH, _ = steps.attention(out.h_NH, attended.keys_BSH, attended.memory_BSH, attended.padding_BS)
         noise_BTH = shared.get("noise_output")
         noise_BH = None if noise_BTH is None else noise_BTH[:, state.time]
-        new["output"] = kernel_steps.combine(context_NH, out.h_NH, self.combine.weight, noise_BH).output_NH
+        new["output"] = steps.combine(context_NH, out.h_NH, self.combine.weight, noise_BH).output_NH
         return State(shared, new, state.time + 1)
 
     def forward(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
@@ -307,6 +347,8 @@ def word_scores(
     with torch.autocast(output_GRH.device.type, enabled=False):
         output_GRH = output_GRH.to(weight_VH.dtype)
         if candidates_GC is None:
+            if isinstance(layer, WideLinear) and not torch.is_grad_enabled():
+                return layer.all_words(output_GRH)
             return F.linear(output_GRH, weight_VH, bias_V)
         # Only the listed rows of the output layer are read, and only they get a gradient.
         weight_GCH = F.embedding(candidates_GC, weight_VH)

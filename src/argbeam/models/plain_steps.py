@@ -18,12 +18,10 @@ class CellOut(NamedTuple):
 
 
 class CellGrad(NamedTuple):
-    """What reaches the gates, c before the step, the fed input (None if there is none) and h before the step."""
+    """What reaches c before the step, and what reaches the fed input and h before the step, side by side."""
 
-    gates_NG: Tensor
     c_NH: Tensor
-    fed_NA: Tensor | None
-    h_NH: Tensor
+    before_NX: Tensor
 
 
 class Combined(NamedTuple):
@@ -77,12 +75,13 @@ def cell_backward(
     c_NH: Tensor,
     before_NH: Tensor,
     rows_N: Tensor | None,
-    recurrent_GH: Tensor,
-    fed_GA: Tensor | None,
+    weight_GX: Tensor,
     gates_out_NG: Tensor,
 ) -> CellGrad:
     """`carried_*` come from the step after, whose rows may have read others': where `merged_B` says so, what reached
-    the second row of a pair belongs to the first. `before_NH` is c before the step, read through `rows_N`."""
+    the second row of a pair belongs to the first. `before_NH` is c before the step, read through `rows_N`;
+    `weight_GX` holds the weights of the fed input and of h, side by side. What reaches the gates goes into
+    `gates_out_NG`."""
     d_h = with_noise(grad_h_NH, grad_h_noise_BH) + merged(carried_h_NH, merged_B)
     d_c = merged(carried_c_NH, merged_B)
     if grad_c_NH is not None:
@@ -97,8 +96,7 @@ def cell_backward(
     torch.mul(d_c * before_NH, forget_NH * (1 - forget_NH), out=d_forget)
     torch.mul(d_c * in_NH, 1 - cell_NH * cell_NH, out=d_cell)
     torch.mul(d_h * bent_NH, out_NH * (1 - out_NH), out=d_out)
-    fed_NA = None if fed_GA is None else gates_out_NG @ fed_GA
-    return CellGrad(gates_out_NG, d_c * forget_NH, fed_NA, gates_out_NG @ recurrent_GH)
+    return CellGrad(d_c * forget_NH, gates_out_NG @ weight_GX)
 
 
 def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""LSTM steps over given words with their gradient written out: the encoder's layers, and the decoder with its attention.
+"""LSTM steps over given words, their gradient written out: the encoder's layers, and the decoder with its attention.
 
 Autograd would keep a graph of every operation of every step. Here a pass over T steps is one operation: its forward
 keeps what its backward needs, its backward goes through the steps once, and every weight's gradient is one product over
@@ -44,8 +44,8 @@ class Attended:
 
 @dataclass(frozen=True)
 class Weights:
-    """The decoder's weights, by layer: `fed` meets what a layer is fed (the output vector before, or the layer below),
-    `base` of the first layer is there for every step (the words' share of the gates), of the others it is their bias."""
+    """The decoder's weights, by layer: `fed` meets what a layer is fed, the output vector before or the layer below.
+    The first bias is not used: it is in the words' share of the gates."""
 
     fed: Sequence[Float[Tensor, "G H"]]
     recurrent: Sequence[Float[Tensor, "G H"]]
@@ -97,7 +97,7 @@ class _Layer(Function):
     @staticmethod
     def forward(ctx: Any, base_BSG: Tensor, recurrent_GH: Tensor) -> tuple[Tensor, Tensor]:
         batch, steps, hidden = base_BSG.shape[0], base_BSG.shape[1], recurrent_GH.shape[1]
-        step = _steps(base_BSG)
+        step = steps_for(base_BSG)
         h_NH = c_NH = base_BSG.new_zeros(batch, hidden)
         kept = []
         for t in range(steps):
@@ -112,7 +112,7 @@ class _Layer(Function):
     @once_differentiable
     def backward(ctx: Any, grad_h_BSH: Tensor, grad_c_BSH: Tensor) -> tuple[Tensor, Tensor]:
         recurrent_GH, h_SBH, c_SBH, gates_SBG = ctx.saved_tensors
-        step = _steps(h_SBH)
+        step = steps_for(h_SBH)
         grad_h_SBH, grad_c_SBH = (g.transpose(0, 1).contiguous() for g in (grad_h_BSH, grad_c_BSH))
         nothing_BH = torch.zeros_like(h_SBH[0])
         carried_h = carried_c = nothing_BH
@@ -129,11 +129,10 @@ class _Layer(Function):
                 c_NH=c_SBH[t],
                 before_NH=c_SBH[t - 1] if t > 0 else nothing_BH,
                 rows_N=None,
-                recurrent_GH=recurrent_GH,
-                fed_GA=None,
+                weight_GX=recurrent_GH,
                 gates_out_NG=grad_SBG[t],
             )
-            carried_h, carried_c = grad.h_NH, grad.c_NH
+            carried_h, carried_c = grad.before_NX, grad.c_NH
         before_XH = h_SBH[:-1].flatten(0, 1)
         return grad_SBG.transpose(0, 1), grad_SBG[1:].flatten(0, 1).T @ before_XH
 
@@ -162,7 +161,7 @@ class _Pass(Function):
         *parts: Tensor,
     ) -> Tensor:
         h0, c0, fed_w, recurrent_w, bias = _by_layer(parts, fixed.layers)
-        step = _steps(base_TNG)
+        step = steps_for(base_TNG)
         h, c, feed_NH = list(h0), list(c0), output_NH
         kept: list[tuple[Tensor, ...]] = []
         for t in range(len(base_TNG)):
@@ -203,13 +202,14 @@ class _Pass(Function):
         h0, c0, fed_w, recurrent_w, _ = _by_layer(parts, layers)
         h_TNH, c_TNH, gates_TNG = stacks[0 : 3 * layers : 3], stacks[1 : 3 * layers : 3], stacks[2 : 3 * layers : 3]
         context_TNH, weight_TNS, plain_TNH, output_TNH = stacks[3 * layers :]
-        step = _steps(grad_TNH)
+        step = steps_for(grad_TNH)
         grad_TNH = grad_TNH.contiguous()
         nothing_NH = torch.zeros_like(output_NH)
         carried_h, carried_c, carried_feed = [nothing_NH] * layers, [nothing_NH] * layers, nothing_NH
         grad_gates = [torch.empty_like(g) for g in gates_TNG]
         grad_total_TNH, grad_match_TNS = torch.empty_like(plain_TNH), torch.empty_like(weight_TNS)
         grad_both: list[Tensor] = []
+        weight_GX = [torch.cat(pair, 1) for pair in zip(fed_w, recurrent_w, strict=True)]
         for t in reversed(range(len(grad_TNH))):
             last = t + 1 == len(grad_TNH)
             merged_B = None if fixed.merged_TB is None or last else fixed.merged_TB[t + 1]
@@ -238,13 +238,12 @@ class _Pass(Function):
                     c_NH=c_TNH[i][t],
                     before_NH=c_TNH[i][t - 1] if t > 0 else c0[i],
                     rows_N=rows_N,
-                    recurrent_GH=recurrent_w[i],
-                    fed_GA=fed_w[i],
+                    weight_GX=weight_GX[i],
                     gates_out_NG=grad_gates[i][t],
                 )
-                carried_h[i], carried_c[i] = grad.h_NH, grad.c_NH
-                assert grad.fed_NA is not None
-                grad_h_NH, noise_BH = grad.fed_NA, _at(fixed.masks.layers[i], t) if i > 0 else None
+                carried_c[i] = grad.c_NH
+                grad_h_NH, carried_h[i] = grad.before_NX.split([fed_w[i].shape[1], recurrent_w[i].shape[1]], 1)
+                noise_BH = _at(fixed.masks.layers[i], t) if i > 0 else None
             carried_feed = grad_h_NH
         context_grad_TNH = torch.stack(grad_both[::-1])[..., : output_NH.shape[1]]
 
@@ -299,6 +298,6 @@ def _by_sentence(x_TNW: Tensor, sentences: int) -> Tensor:
     return x_TNW.reshape(steps, sentences, -1, width).transpose(0, 1).reshape(sentences, -1, width)
 
 
-def _steps(like: Tensor) -> Any:
-    """The parts of a step for tensors of this kind."""
+def steps_for(like: Tensor) -> Any:
+    """The parts of a step, plain or as kernels, for tensors of this kind."""
     return kernel_steps if kernels.usable(like) else plain_steps
