@@ -16,7 +16,7 @@ from argbeam.models.contract import Model, StepsFrom
 from argbeam.policies import Gold, Policy
 from argbeam.rules import NEVER, Finished, LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
 from argbeam.state import State
-from argbeam.successors import Choices
+from argbeam.successors import AdvancesFrom, Choices
 from argbeam.vocabulary import BOS, EOS, PAD
 
 if kernels.INSTALLED:
@@ -121,7 +121,7 @@ def beam_search(
             verdicts.append(verdict)
             history.append(found)
             if t + 1 < steps:
-                choices = choices.select(rows_N).advance(tokens_N)
+                choices = _advanced(choices, rows_N, tokens_N)
                 state = _step_from(model, state, rows_N, tokens_N)
             continue
         allowed_BKC = _of_beam(choices.allowed(), batch, beam_size)
@@ -160,7 +160,7 @@ def beam_search(
             break
         if t + 1 < steps:
             rows_N = (first_row_B1 + parents_BR).flatten()
-            choices = choices.select(rows_N).advance(tokens_BR.flatten())
+            choices = _advanced(choices, rows_N, tokens_BR.flatten())
             state = _step_from(model, state, rows_N, tokens_BR.flatten())
 
     beams = Beams(
@@ -178,6 +178,12 @@ def _step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> 
     if isinstance(model, StepsFrom):
         return model.step_from(state, rows_N, tokens_N)
     return model.step(state.select(rows_N), tokens_N)
+
+
+def _advanced(choices: Choices, rows_N: Tensor, tokens_N: Tensor) -> Choices:
+    if isinstance(choices, AdvancesFrom):
+        return choices.advance_from(rows_N, tokens_N)
+    return choices.select(rows_N).advance(tokens_N)
 
 
 def _kernel_fits(rule: ScoreRule, words_BRC: Tensor, beam_size: int, kept: int) -> bool:

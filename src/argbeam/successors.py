@@ -6,15 +6,19 @@ hypothesis.
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from argbeam import kernels
 from argbeam.data import Batch
 from argbeam.errors import DataError
 from argbeam.vocabulary import BOS, EOS, PAD
+
+if kernels.INSTALLED:
+    from argbeam.kernels.permutation import words_left
 
 
 class Choices(Protocol):
@@ -32,6 +36,14 @@ class Choices(Protocol):
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "Choices":
         """The rows listed, in that order."""
+
+
+@runtime_checkable
+class AdvancesFrom(Protocol):
+    """Choices that can move and advance at once."""
+
+    def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> Choices:
+        """`select(rows_N).advance(tokens_N)`."""
 
 
 class Successors(Protocol):
@@ -109,7 +121,7 @@ class Permutation:
         same_BSS = (source_BS[:, :, None] == source_BS[:, None, :]) & real_BS[:, None, :] & real_BS[:, :, None]
         repeated_BS = (same_BSS & (position_S[None, :] < position_S[:, None])).any(-1)
         count_BS = same_BSS.sum(-1) * ~repeated_BS
-        return PermutationChoices(source_BS, count_BS)
+        return PermutationChoices(source_BS, count_BS.to(torch.int32))
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,11 @@ class PermutationChoices:
         sentences = self.candidates_BC.shape[0]
         used_BRC = self.candidates_BC[:, None] == tokens_N.view(sentences, -1, 1)
         return replace(self, left_NC=self.left_NC - used_BRC.flatten(0, 1).to(self.left_NC.dtype))
+
+    def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> "PermutationChoices":
+        if kernels.usable(self.left_NC):
+            return replace(self, left_NC=words_left(self.left_NC, self.candidates_BC, rows_N, tokens_N))
+        return self.select(rows_N).advance(tokens_N)
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "PermutationChoices":
         return replace(self, left_NC=self.left_NC.index_select(0, rows_N))

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 INSTALLED = importlib.util.find_spec("triton") is not None
+_DTYPES = (torch.float32, torch.int32, torch.int64)
 # For comparisons: with ARGBEAM_KERNELS=0 the plain torch path runs everywhere.
 _WANTED = os.environ.get("ARGBEAM_KERNELS", "1") != "0"
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether kernels can take these tensors: float32 on a CUDA device, and Triton there to compile them."""
-    return INSTALLED and _WANTED and all(t.is_cuda and t.dtype == torch.float32 for t in tensors)
+    """Whether kernels can take these tensors: float32 or whole numbers on a CUDA device, Triton there to compile."""
+    return INSTALLED and _WANTED and all(t.is_cuda and t.dtype in _DTYPES for t in tensors)
 
 
 def products() -> str:

@@ -27,6 +27,7 @@ def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS
     count, hidden = query_NH.shape
     sentences, words = padding_BS.shape
     rows = count // sentences
+    assert all(x.is_contiguous() for x in (query_NH, keys_BSH, memory_BSH, padding_BS))
     context_NH, weight_NS = torch.empty_like(query_NH), query_NH.new_empty(count, words)
     _attention[(sentences,)](
         query_NH, keys_BSH, memory_BSH, padding_BS.view(torch.uint8), context_NH, weight_NS, rows, words,
@@ -74,6 +75,7 @@ def attention_backward(
     """
     count, hidden = grad_NX.shape[0], grad_NX.shape[1] // 2
     sentences, words = memory_BSH.shape[:2]
+    assert all(x.is_contiguous() for x in (grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS))
     query_NH = grad_NX.new_empty(count, hidden)
     rows = count // sentences
     _attention_backward[(sentences,)](
@@ -127,6 +129,7 @@ def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tenso
     count, hidden = h_NH.shape
     plain_NH = torch.empty_like(h_NH)
     output_NH = plain_NH if noise_BH is None else torch.empty_like(h_NH)
+    assert context_NH.is_contiguous() and h_NH.is_contiguous()
     rows, columns = (16, 16) if count <= 128 else (32, 32)
     noise: Any = h_NH if noise_BH is None else noise_BH
     _combine[(-(-count // rows), -(-hidden // columns))](
@@ -183,12 +186,16 @@ def combine_backward(
     out_NX = plain_NH.new_empty(count, 2 * hidden)
     rows, columns = 16 if count <= 256 else 32, 32
     noise: Any = plain_NH if noise_BH is None else noise_BH
+    if merged_B is None:
+        # The kernel that looks for pairs is the faster one even where there are none: its loads are not staged.
+        merged_B = torch.zeros(count, dtype=torch.bool, device=plain_NH.device)
+    assert all(x.is_contiguous() for x in (grad_NH, merged_B, plain_NH, total_out_NH))
     _combine_backward[(-(-count // rows), -(-2 * hidden // columns))](
-        grad_NH, carried_NH, carried_NH.stride(0), plain_NH if merged_B is None else merged_B.view(torch.uint8),
+        grad_NH, carried_NH, carried_NH.stride(0), merged_B.view(torch.uint8),
         plain_NH, noise, noise.stride(0), count if noise_BH is None else count // noise_BH.shape[0],
         weight_HX, weight_HX.stride(0), total_out_NH, out_NX, count,
-        H=hidden, NOISE=noise_BH is not None, MERGE=merged_B is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64,
-        PRECISION=products(), num_warps=4, num_stages=1,
+        H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64, PRECISION=products(),
+        num_warps=4,
     )  # fmt: skip
     return out_NX
 
@@ -196,7 +203,7 @@ def combine_backward(
 @triton.jit
 def _combine_backward(
     grad, carried, carried_n, merged, plain, noise, noise_b, noise_rows, w, w_m, total_out, out, count,
-    H: tl.constexpr, NOISE: tl.constexpr, MERGE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    H: tl.constexpr, NOISE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -208,7 +215,7 @@ def _combine_backward(
         inside = row[:, None] & (k < H)[None, :]
         at = n[:, None] * H + k[None, :]
         d = tl.load(grad + at, mask=inside, other=0.0) + carried_back(
-            carried, carried_n, merged, n, k, row, inside, MERGE
+            carried, carried_n, merged, n, k, row, inside, True
         )
         if NOISE:
             d *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + k[None, :], mask=inside, other=0.0)

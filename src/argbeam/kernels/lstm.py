@@ -41,6 +41,7 @@ def cell(
     """`base_NG` may be a bias of one row. What is fed comes from the row's source as h and c do, if it `fed_moves`."""
     count = rows_N.shape[0] if rows_N is not None else h_NH.shape[0]
     hidden = recurrent_GH.shape[1]
+    assert all(x is None or x.is_contiguous() for x in (tokens_N, table_VE, rows_N)) and base_NG.stride(-1) == 1
     out = CellOut(*(h_NH.new_empty(count, n * hidden) for n in (1, 1, 4)))
     rows = 16 if count <= 128 else 32 if count <= 256 else 64
     nothing = h_NH
@@ -166,6 +167,7 @@ def cell_backward(
 ) -> CellGrad:
     """As in `plain_steps`. The product is torch's own: fused, every block of its columns would do the gates again."""
     count, hidden = c_NH.shape
+    assert all(x is None or x.is_contiguous() for x in (grad_c_NH, merged_B, gates_NG, c_NH, rows_N, gates_out_NG))
     grad_c = torch.empty_like(c_NH)
     nothing = c_NH
     noise: Any = nothing if grad_h_noise_BH is None else grad_h_noise_BH

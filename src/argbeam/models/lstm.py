@@ -355,7 +355,7 @@ def word_scores(
         bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
         if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
             return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
-        return torch.bmm(output_GRH, weight_GCH.transpose(1, 2)) + bias_GC[:, None]
+        return torch.baddbmm(bias_GC[:, None], output_GRH, weight_GCH.transpose(1, 2))
 
 
 def draw_weights(module: nn.Module, *, bound: float, generator: torch.Generator) -> None:

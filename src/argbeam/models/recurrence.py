@@ -84,8 +84,9 @@ def decoder_pass(
     restarts: Restarts | None,
 ) -> Float[Tensor, "T N H"]:
     """The output vector at every step, from the states before the first one."""
-    rows_TN = None if restarts is None else restarts.rows()
-    fixed = _Fixed(len(h), masks, attended.padding_BS, rows_TN, None if restarts is None else restarts.restart_TB)
+    rows_TN = None if restarts is None else restarts.rows().contiguous()
+    merged_TB = None if restarts is None else restarts.restart_TB.contiguous()
+    fixed = _Fixed(len(h), masks, attended.padding_BS, rows_TN, merged_TB)
     out_TNH: Tensor = _Pass.apply(  # type: ignore[no-untyped-call]
         fixed, base_TNG, output_NH, attended.keys_BSH, attended.memory_BSH, weights.combine_HX,
         *h, *c, *weights.fed, *weights.recurrent, *weights.bias,

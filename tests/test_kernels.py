@@ -1,0 +1,319 @@
+"""Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="kernels need Triton, which is not made for this platform")
+
+from argbeam import kernels, search
+from argbeam.data import Batch, Example, make_batch
+from argbeam.kernels import adagrad as adagrad_kernel
+from argbeam.kernels import permutation, search_step
+from argbeam.losses import CrossEntropy, StepLoss
+from argbeam.losses.bso import Bso, one_minus_bleu
+from argbeam.models import LstmSeq2Seq, kernel_steps, plain_steps
+from argbeam.optim import Adagrad
+from argbeam.policies import MaxViolation, Restart
+from argbeam.rules import NEVER, LastScore, ScoreRule, ScoreSum, Stop, StopBest, StopTop
+from argbeam.state import Noise
+from argbeam.successors import Permutation, Unconstrained
+from argbeam.vocabulary import EOS
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def random(generator: torch.Generator) -> Any:
+    return lambda *shape: torch.randn(*shape, generator=generator)
+
+
+# Sentences, rows of each, units, words: nothing is a multiple of a block.
+SIZES = [(3, 2, 20, 5), (2, 7, 33, 17), (9, 1, 16, 3)]
+
+
+@pytest.mark.parametrize(("sentences", "lanes", "hidden", "words"), SIZES)
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int, noise: bool, moved: bool) -> None:
+    generator = torch.Generator().manual_seed(hidden)
+    draw = random(generator)
+    rows = sentences * lanes
+    # Noise comes as one step of a longer mask, weights as columns of a wider matrix, carried values likewise.
+    mask_BH = (torch.rand(sentences, 3, hidden, generator=generator) < 0.7).float()[:, 1] / 0.7 if noise else None
+    rows_N = torch.randint(0, rows, (rows,), generator=generator) if moved else None
+    merged_B = torch.rand(sentences, generator=generator) < 0.5 if lanes == 2 and moved else None
+
+    given: dict[str, Any] = {
+        "base_NG": draw(rows, 4 * hidden) if moved else draw(4 * hidden),
+        "h_NH": draw(rows, hidden),
+        "c_NH": draw(rows, hidden),
+        "recurrent_GH": draw(4 * hidden, hidden),
+        "rows_N": rows_N,
+    }
+    for fed in ({}, {"fed_NA": draw(rows, hidden), "fed_GA": draw(4 * hidden, 2 * hidden)[:, hidden:]}):
+        moves = {"fed_moves": not noise, "fed_noise_BA": mask_BH} if fed else {}
+        for found, expected in zip(
+            kernel_steps.cell(**given, **fed, **moves), plain_steps.cell(**given, **fed, **moves), strict=True
+        ):
+            close(found, expected)
+    tokens_N, table_VE = torch.randint(0, 9, (rows,), generator=generator), draw(9, 11)
+    embedding_GE = draw(4 * hidden, 11)
+    with_words = plain_steps.cell(**(given | {"base_NG": given["base_NG"] + table_VE[tokens_N] @ embedding_GE.T}))
+    by_kernel = kernel_steps.cell(**given, tokens_N=tokens_N, table_VE=table_VE, embedding_GE=embedding_GE)
+    close(by_kernel.h_NH, with_words.h_NH)
+
+    back: dict[str, Any] = {
+        "grad_h_NH": draw(rows, 2 * hidden)[:, hidden:],
+        "grad_h_noise_BH": mask_BH,
+        "carried_h_NH": draw(rows, 2 * hidden)[:, hidden:],
+        "carried_c_NH": draw(rows, hidden),
+        "grad_c_NH": draw(rows, hidden) if noise else None,
+        "merged_B": merged_B,
+        "gates_NG": draw(rows, 4 * hidden).sigmoid(),
+        "c_NH": draw(rows, hidden),
+        "before_NH": draw(rows, hidden),
+        "rows_N": rows_N,
+        "weight_GX": draw(4 * hidden, 2 * hidden),
+    }
+    gates = [torch.empty(rows, 4 * hidden) for _ in range(2)]
+    found_grad = kernel_steps.cell_backward(**back, gates_out_NG=gates[0])
+    expected_grad = plain_steps.cell_backward(**back, gates_out_NG=gates[1])
+    close(gates[0], gates[1])
+    close(found_grad.c_NH, expected_grad.c_NH)
+    close(found_grad.before_NX, expected_grad.before_NX)
+
+    query_NH, keys_BSH, memory_BSH = draw(rows, hidden), draw(sentences, words, hidden), draw(sentences, words, hidden)
+    length_B = torch.randint(1, words + 1, (sentences,), generator=generator)
+    padding_BS = torch.arange(words) >= length_B[:, None]
+    context_NH, weight_NS = plain_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+    for found, expected in zip(
+        kernel_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS), (context_NH, weight_NS), strict=True
+    ):
+        close(found, expected)
+    match = [torch.empty(rows, words) for _ in range(2)]
+    grad_NX = draw(rows, 2 * hidden)
+    close(
+        kernel_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[0]),
+        plain_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[1]),
+    )
+    close(match[0], match[1])
+
+    combine_HX = draw(hidden, 2 * hidden)
+    plain = plain_steps.combine(context_NH, query_NH, combine_HX, mask_BH)
+    for found, expected in zip(kernel_steps.combine(context_NH, query_NH, combine_HX, mask_BH), plain, strict=True):
+        close(found, expected)
+    total = [torch.empty(rows, hidden) for _ in range(2)]
+    arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
+    close(
+        kernel_steps.combine_backward(*arguments, total[0]),
+        plain_steps.combine_backward(*arguments, total[1]),
+    )
+    close(total[0], total[1])
+
+
+# Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.
+SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
+
+
+@pytest.mark.parametrize(("beam_size", "columns"), SEARCHES)
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum()], ids=["last_score", "score_sum"])
+@pytest.mark.parametrize("stop", [None, StopTop(), StopBest()], ids=["fixed", "top", "best"])
+def test_a_step_of_the_search(beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None) -> None:
+    """The same successors, verdict and next beam as the plain step; what is in empty places does not matter."""
+    for seed, first in itertools.product(range(2), [False, True]):
+        _same_step(beam_size, columns, listed, rule, stop, seed=seed, first=first, restarts=first or seed == 0)
+
+
+def _same_step(
+    beam_size: int,
+    columns: int,
+    listed: bool,
+    rule: ScoreRule,
+    stop: Stop | None,
+    *,
+    seed: int,
+    first: bool,
+    restarts: bool,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    batch, lanes, kept = 3, beam_size + 1, max(beam_size, 2)
+
+    def chance(share: float, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator) < share
+
+    words_BRC = torch.randn(batch, lanes, columns, generator=generator)
+    allowed_NC = chance(0.02 if columns > 1000 and seed else 0.7, batch * lanes if listed else 1, columns)
+    candidates_BC = None
+    gold_B = torch.randint(0, columns, (batch,), generator=generator)
+    if listed:
+        candidates_BC = torch.stack([torch.randperm(columns, generator=generator) + EOS for _ in range(batch)])
+        gold_B = candidates_BC.gather(1, gold_B[:, None])[:, 0]
+    place_K = torch.arange(beam_size)
+    total_BK = torch.randn(batch, beam_size, generator=generator)
+    is_gold_BK = (place_K == torch.randint(0, beam_size, (batch, 1), generator=generator)) & chance(0.7, batch, 1)
+    if first:
+        total_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
+        is_gold_BK = (place_K == 0).expand(batch, -1)
+    gold_total_B1 = torch.randn(batch, 1, generator=generator)
+    active_B, best_wrong_B = chance(0.9, batch), chance(0.4, batch)
+    policy = Restart(1.0) if restarts else MaxViolation(1.0)
+
+    beam = search._Beam(place_K.expand(batch, -1), place_K.expand(batch, -1), total_BK, is_gold_BK)
+    allowed_BKC = search._of_beam(allowed_NC, batch, beam_size)
+    found = search._best(rule, beam, words_BRC[:, :-1], allowed_BKC, candidates_BC, kept=kept)
+    gold_word_B = search._score_of(gold_B, words_BRC[:, -1], candidates_BC)
+    gold_rank_B = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, 0, 0]
+    verdict = search._judge(found, beam, gold_B, gold_rank_B, active_B, best_wrong_B, policy, stop)
+    after = search._going_on(found, verdict, beam_size)
+    if restarts:
+        alone_K = torch.zeros(beam_size).masked_fill(place_K > 0, NEVER)
+        after = search._restarted(after, verdict, gold_B, alone_K, place_K == 0)
+    top = stop is not None and stop.ended_gives_up_place
+    if top:
+        after = search._without_ended(after, after.tokens_BK == EOS)
+
+    out = search_step.search_step(
+        words_BRC,
+        allowed_NC,
+        candidates_BC,
+        total_BK,
+        is_gold_BK,
+        gold_B,
+        gold_total_B1[:, 0],
+        active_B,
+        best_wrong_B,
+        kept=kept,
+        margin=1.0,
+        sums=isinstance(rule, ScoreSum),
+        restarts=restarts,
+        ended_gives_up_place=top,
+    )
+    there_BJ = found.ranks_BJ > NEVER
+    close(out.ranks_BJ, found.ranks_BJ)
+    close(out.gold_rank_B, gold_rank_B)
+    close(out.rival_rank_B, verdict.rival_rank_B)
+    close(out.next_total_BK, after.total_BK)
+    assert torch.equal(out.tokens_BJ[there_BJ], found.tokens_BJ[there_BJ])
+    assert torch.equal(out.parents_BJ[there_BJ], found.parents_BJ[there_BJ])
+    assert torch.equal(out.is_gold_BJ & there_BJ, verdict.is_gold_BJ & there_BJ)
+    assert torch.equal(out.violation_B, verdict.violation_B)
+    assert torch.equal(out.rival_ended_B, verdict.rival_ended_B)
+    assert torch.equal(out.rival_B[verdict.violation_B], verdict.rival_B[verdict.violation_B])
+    alive_BK = after.total_BK > NEVER
+    rows_BR, tokens_BR = out.next_rows_N.view(batch, lanes), out.next_tokens_N.view(batch, lanes)
+    first_row_B1 = torch.arange(batch)[:, None] * lanes
+    assert torch.equal((rows_BR - first_row_B1)[:, :-1][alive_BK], after.parents_BK[alive_BK])
+    assert torch.equal(tokens_BR[:, :-1][alive_BK], after.tokens_BK[alive_BK])
+    assert torch.equal(out.next_is_gold_BK[alive_BK], after.is_gold_BK[alive_BK])
+    assert torch.equal(rows_BR[:, -1:], first_row_B1 + beam_size)
+    assert torch.equal(tokens_BR[:, -1], gold_B)
+
+
+def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
+    """Rows and words must exist, whatever the scores: the next step reads from there."""
+    words_BRC = torch.full((2, 4, 7), torch.nan)
+    out = search_step.search_step(
+        words_BRC,
+        torch.ones(1, 7, dtype=torch.bool),
+        None,
+        torch.zeros(2, 3),
+        torch.ones(2, 3, dtype=torch.bool),
+        torch.tensor([1, 2]),
+        torch.zeros(2),
+        torch.ones(2, dtype=torch.bool),
+        torch.zeros(2, dtype=torch.bool),
+        kept=3,
+        margin=1.0,
+        sums=False,
+        restarts=True,
+        ended_gives_up_place=False,
+    )
+    assert out.next_rows_N.min() >= 0 and out.next_rows_N.max() < 8
+    assert out.next_tokens_N.min() >= 0 and out.next_tokens_N.max() < 7
+
+
+def test_what_is_left_of_a_permutation() -> None:
+    batch = make_batch([Example((7, 5, 7, 9), (), 0), Example((6, 6), (), 1)])
+    choices = Permutation().start(batch).select(torch.tensor([0, 0, 0, 1, 1, 1]))
+    rows_N, tokens_N = torch.tensor([2, 0, 1, 5, 3, 3]), torch.tensor([7, 9, 5, 6, 6, 6])
+    expected = choices.select(rows_N).advance(tokens_N)
+    found_NC = permutation.words_left(choices.left_NC, choices.candidates_BC, rows_N, tokens_N)
+    assert torch.equal(found_NC, expected.left_NC)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in ((50, 30), (1030,))]
+    gradients = [torch.randn(p.shape, generator=generator) for p in start]
+    bad = [gradients[0], gradients[1].clone().fill_(torch.inf)]
+
+    def updated() -> Adagrad:
+        weights = [torch.nn.Parameter(p.clone()) for p in start]
+        optimizer = Adagrad({"all": weights}, rates={"all": 0.1}, max_norm=5.0, initial=0.1, average=average)
+        for given in (gradients, bad, gradients):
+            optimizer.step(given)
+        return optimizer
+
+    plain = updated()
+    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    used = []
+    monkeypatch.setattr("argbeam.optim.adagrad", lambda *a, **k: (used.append(1), adagrad_kernel.adagrad(*a, **k)))
+    by_kernel = updated()
+    assert len(used) == 6
+    for name in ("parameters", "sums", "averages"):
+        for found, expected in zip(getattr(by_kernel, name), getattr(plain, name), strict=True):
+            close(found, expected)
+
+
+VOCABULARY = 40
+# Random weights break any margin at every word; below zero, they break it at some.
+MARGIN = -0.2
+LOSSES: dict[str, StepLoss] = {
+    "cross_entropy": CrossEntropy(),
+    "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, start_beam=3, margin=MARGIN).at(0),
+    "conbso": Bso(Permutation(), 4, open_length=False, start_beam=4).at(0),
+    "top": Bso(Unconstrained(VOCABULARY, end_symbol=True), 3, start_beam=3, margin=MARGIN, cost=one_minus_bleu).at(0),
+}
+
+
+@pytest.mark.parametrize(("name", "layers"), [("cross_entropy", 1), ("bso", 1), ("conbso", 2), ("top", 2)])
+def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and every gradient, with dropout and restarts; the kernels must really be what runs."""
+    generator = torch.Generator().manual_seed(layers)
+    examples = []
+    for number in range(4):
+        words = torch.randint(4, VOCABULARY, (5 - number % 3,), generator=generator).tolist()
+        examples.append(Example(tuple(sorted(words)), tuple(words), number))
+    batch = make_batch(examples)
+    model = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=layers, hidden=20, embedding=12, dropout=0.3
+    )
+    model.initialise(bound=0.4, generator=generator)
+    plain, plain_gradients, violations = _gradients(LOSSES[name], model, batch)
+    assert name == "cross_entropy" or 0 < violations < sum(len(e.target) for e in examples)
+
+    used: set[str] = set()
+    monkeypatch.setattr(kernels, "usable", lambda *_: used.add("asked") or True)
+    for kernel in ("cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"):
+        function = getattr(kernel_steps, kernel)
+        monkeypatch.setattr(
+            kernel_steps, kernel, lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1]
+        )
+    found, gradients, _ = _gradients(LOSSES[name], model, batch)
+    assert {"cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"} <= used
+    close(found, plain)
+    for gradient, expected in zip(gradients, plain_gradients, strict=True):
+        close(gradient, expected)
+
+
+def _gradients(loss: StepLoss, model: LstmSeq2Seq, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...], float]:
+    out = loss(model, batch, Noise(1, torch.tensor(5), batch.sentence_B))
+    gradients = torch.autograd.grad(out.total, list(model.parameters()), materialize_grads=True)
+    return out.total, gradients, float(out.sums.get("violations", torch.zeros(())))
