@@ -13,10 +13,13 @@ from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Graph, 
 from argbeam.data import Batch, BatchPlan, Example
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
+from argbeam.losses.crf import Crf
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models import LstmSeq2Seq, make_model
 from argbeam.models.contract import Model
 from argbeam.optim import Adagrad
+from argbeam.policies import EarlyUpdate, MaxViolation
+from argbeam.rules import ScoreSum
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained
@@ -27,6 +30,11 @@ LOSSES: dict[str, Loss] = {
     "cross-entropy": CrossEntropy(),
     "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, epochs_per_beam=1),
     "conbso": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1),
+    "early update": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1, policy=EarlyUpdate),
+    "maximum violation": Bso(
+        Permutation(), 3, open_length=False, epochs_per_beam=1, policy=MaxViolation, rule=ScoreSum()
+    ),
+    "crf": Crf(Permutation(), 3, open_length=False, epochs_per_beam=1),
 }
 
 

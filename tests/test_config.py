@@ -314,6 +314,9 @@ def test_a_task_takes_its_own_kinds_of_data(task: str, data: str, accepted: str)
 
 def test_translation_has_subwords_and_no_constraint() -> None:
     assert parse_recipe(translation(), ["text.subwords=8000"]).text.subwords == 8000
+    assert message(translation(), "stages.bso.loss={kind='crf', constrained=true}") == (
+        "x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false"
+    )
     assert message(translation(), "stages.bso.loss.constrained=true") == (
         "x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false"
     )

@@ -62,7 +62,7 @@ def policy_step(
         (MaxViolation, ScoreSum()),
     ],
 )
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_loss_and_gradients_are_those_of_rescoring_the_violating_prefixes(
     policy: Callable[[float], Policy], rule: LastScore | ScoreSum, data: st.DataObject

@@ -66,7 +66,7 @@ def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: C
         best=st.booleans(),
         data=st.data(),
     )
-    @settings(max_examples=80)
+    @settings(max_examples=50)
     def agree(case: Case, beam: int, margin: float, rule: ScoreRule, best: bool, data: st.DataObject) -> None:
         chosen = []
         for b, (successors, length) in enumerate(zip(case.by_sentence, case.lengths, strict=True)):
@@ -88,14 +88,14 @@ def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: C
 
     agree()
     wanted = ["stopped early", "to the end", "no violation", "before the last", "the last"]
-    assert all(seen[kind] >= 6 for kind in wanted), seen
+    assert all(seen[kind] >= 3 for kind in wanted), seen
 
 
 def test_without_violations_all_policies_search_alike() -> None:
     """With a margin of minus infinity nothing violates, and the beams are those of decoding."""
 
     @given(case=unconstrained_cases(end_symbol=False), beam=st.integers(1, 5), rule=rules)
-    @settings(max_examples=30)
+    @settings(max_examples=15)
     def alike(case: Case, beam: int, rule: ScoreRule) -> None:
         chosen = [(4,) * length for length in case.lengths]
         decoded = case.search(beam=beam, rule=rule)

@@ -84,6 +84,8 @@ def test_a_recipe_of_the_paper_states_what_the_paper_does(name: str) -> None:
         assert {"keep"} <= set(stage)
         if stage["loss"]["kind"] == "bso":
             assert {"train_beam", "start_beam", "epochs_per_beam", "margin", "cost"} <= set(stage["loss"])
+        if stage["loss"]["kind"] == "crf":
+            assert {"train_beam", "start_beam", "epochs_per_beam", "constrained", "normalise"} <= set(stage["loss"])
 
 
 @pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])

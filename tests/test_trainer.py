@@ -378,3 +378,9 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
         "gold_on_beam": 0.75,
     }
     assert epoch_figures({})["loss_per_word"] == 0.0
+
+
+def test_an_epochs_figures_tell_where_searches_without_restarts_stopped() -> None:
+    """3 of 4 sentences lost gold early; they kept it for 10 words in all, 2.5 each."""
+    figures = epoch_figures({"sentences": 4.0, "stopped_early": 3.0, "stop_words": 10.0})
+    assert (figures["stopped_early_share"], figures["stop_step"]) == (0.75, 2.5)

@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from argbeam.data import make_batch as make_batch
     from argbeam.losses.bso import Bso as Bso
     from argbeam.losses.contract import Loss as Loss
+    from argbeam.losses.crf import Crf as Crf
     from argbeam.losses.cross_entropy import CrossEntropy as CrossEntropy
     from argbeam.models.contract import Model as Model
     from argbeam.optim import Adagrad as Adagrad
+    from argbeam.policies import EarlyUpdate as EarlyUpdate
+    from argbeam.policies import MaxViolation as MaxViolation
+    from argbeam.policies import Restart as Restart
     from argbeam.rules import LastScore as LastScore
     from argbeam.rules import LogprobSum as LogprobSum
     from argbeam.rules import ScoreRule as ScoreRule
@@ -42,14 +46,18 @@ _HOMES = {
     "Batch": "argbeam.data",
     "Bso": "argbeam.losses.bso",
     "Choices": "argbeam.successors",
+    "Crf": "argbeam.losses.crf",
     "CrossEntropy": "argbeam.losses.cross_entropy",
+    "EarlyUpdate": "argbeam.policies",
     "Example": "argbeam.data",
     "LastScore": "argbeam.rules",
     "LogprobSum": "argbeam.rules",
     "Loss": "argbeam.losses.contract",
+    "MaxViolation": "argbeam.policies",
     "Model": "argbeam.models.contract",
     "Noise": "argbeam.state",
     "Permutation": "argbeam.successors",
+    "Restart": "argbeam.policies",
     "Run": "argbeam.run",
     "ScoreRule": "argbeam.rules",
     "ScoreSum": "argbeam.rules",

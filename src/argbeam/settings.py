@@ -269,7 +269,7 @@ class SearchLoss(Settings):
     train_beam: int = Field(default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1")
     start_beam: int = Field(default=2, ge=1, description="beam of the first epoch")
     epochs_per_beam: int = Field(default=2, ge=1, description="epochs before the beam grows by 1")
-    constrained: bool = Field(default=False, description="train under the task's constraint (ConBSO)")
+    constrained: bool = Field(default=False, description="train under the task's constraint, as ConBSO does")
     stop: StopRule = Field(
         default="top", description="when search ends in open-length tasks: top-ranked or best ending"
     )
