@@ -65,17 +65,16 @@ def test_scheduled_sampling_learns_while_more_and_more_words_are_its_own(started
 
 
 def test_mixers_reward_rises_where_every_word_is_its_own(started: Path, tmp_path: Path) -> None:
-    """REINFORCE alone: of eight epochs the last three have 0.02 of sentence BLEU more than the first, at least."""
+    """REINFORCE alone: of six epochs the last three have 0.01 of sentence BLEU more than the first, at least."""
     loss = {"kind": "mixer", "words_per_border": 100}
-    found = epochs_of(recipe(started, epochs=8, loss=loss, rate=0.01), tmp_path / "run")
+    found = epochs_of(recipe(started, epochs=6, loss=loss, rate=0.01), tmp_path / "run")
     rewards = [epoch["reward_per_sentence"] for epoch in found]
-    assert sum(rewards[-3:]) / 3 >= rewards[0] + 0.02, rewards
+    assert sum(rewards[-3:]) / 3 >= rewards[0] + 0.01, rewards
 
 
-@pytest.mark.parametrize("candidates", ["sampled", "beam"])
-def test_minimum_risk_training_lowers_the_risk(started: Path, tmp_path: Path, candidates: str) -> None:
+def test_minimum_risk_training_lowers_the_risk(started: Path, tmp_path: Path) -> None:
     """The risk to be expected of the candidates, by 0.03 at least between the first epoch and the second."""
-    loss = {"kind": "mrt", "candidates": candidates, "size": 4, "alpha": 1.0}
+    loss = {"kind": "mrt", "size": 4, "alpha": 1.0}
     found = epochs_of(recipe(started, epochs=2, loss=loss, rate=0.01), tmp_path / "run")
     assert found[-1]["risk_per_sentence"] <= found[0]["risk_per_sentence"] - 0.03
     assert 1 < found[-1]["candidates_per_sentence"] <= 5
