@@ -96,6 +96,15 @@ def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Words) -
     return _next_scores(model, one, noise, prefix[:-1])[prefix[-1]]
 
 
+def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Words) -> Float[Tensor, ""]:
+    """The log-probability of a whole sequence of a single sentence, read from its beginning."""
+    state, total = model.encode(one, noise), torch.zeros((), dtype=torch.float64)
+    for read, word in zip((BOS, *words), words, strict=False):
+        state = model.step(state, torch.tensor([read]))
+        total = total + model.scores(model.output(state)[None])[0, 0].log_softmax(0)[word]
+    return total
+
+
 def scores_from_scratch(
     model: Model, one: Batch, noise: Noise | None, *, adds_up: bool
 ) -> Callable[[Words], Float[Tensor, ""]]:

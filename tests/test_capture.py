@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Graph, Stepper, Sums, TrainStep
 from argbeam.data import Batch, BatchPlan, Example
@@ -15,8 +18,13 @@ from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.losses.crf import Crf
 from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.mixed import Mixed
+from argbeam.losses.mixer import Baseline, Mixer
+from argbeam.losses.mrt import Mrt, Sampled, Searched
+from argbeam.losses.scheduled_sampling import ScheduledSampling
+from argbeam.losses.schedules import Linear
 from argbeam.models import LstmSeq2Seq, make_model
-from argbeam.models.contract import Model
+from argbeam.models.contract import Model, Network
 from argbeam.optim import Adagrad
 from argbeam.policies import EarlyUpdate, MaxViolation
 from argbeam.rules import ScoreSum
@@ -26,6 +34,7 @@ from argbeam.successors import Permutation, Unconstrained
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 LOSSES: dict[str, Loss] = {
     "cross-entropy": CrossEntropy(),
     "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, epochs_per_beam=1),
@@ -35,6 +44,11 @@ LOSSES: dict[str, Loss] = {
         Permutation(), 3, open_length=False, epochs_per_beam=1, policy=MaxViolation, rule=ScoreSum()
     ),
     "crf": Crf(Permutation(), 3, open_length=False, epochs_per_beam=1),
+    "scheduled sampling": ScheduledSampling(ANYTHING, Linear(0.3)),
+    "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
+    "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
+    "mrt beam": Mrt(ANYTHING, Searched(3, open_length=True), alpha=0.5, include_gold=False),
+    "mixed": Mixed(Bso(ANYTHING, 3, epochs_per_beam=1), 0.3),
 }
 
 
@@ -87,6 +101,21 @@ class RecordableStep(TrainStep):
             self.recorder.open.batch = batch
 
 
+class NothingForTheHost(TorchDispatchMode):
+    """Refuses operations whose result is a number on the host, or a shape that depends on values."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = str(func).removeprefix("aten.").split(".")[0]
+        indexed_by_mask = name in ("index", "index_put", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        waits = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "repeat_interleave")
+        assert name not in waits and not indexed_by_mask, f"{func} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True)
 class Watching:
     """A loss that writes down what it is called with: the update's number and the sentences of the batch."""
@@ -110,10 +139,25 @@ def model_on(device: torch.device) -> LstmSeq2Seq:
     return model.to(device)
 
 
-def step_on(device: torch.device) -> RecordableStep:
+def step_on(device: torch.device, loss: Loss | None = None) -> RecordableStep:
+    """A step for the model, and for what the loss learns besides it."""
     model = model_on(device)
-    rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
-    return RecordableStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
+    return RecordableStep(model, optimizer_of(model, loss), 1, device)
+
+
+def optimizer_of(model: Network, loss: Loss | None) -> Adagrad:
+    groups, rates = model.modules_by_rate(), {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
+    if loss is not None and loss.weights is not None:
+        groups["loss"], rates["loss"] = list(loss.weights.module.parameters()), loss.weights.rate
+    return Adagrad(groups, rates=rates, max_norm=5.0)
+
+
+def fresh(name: str, device: torch.device) -> Loss:
+    """The loss with weights of its own, where it has some."""
+    loss = deepcopy(LOSSES[name])
+    if loss.weights is not None:
+        loss.weights.module.to(device)
+    return loss
 
 
 def plan() -> BatchPlan:
@@ -135,10 +179,11 @@ def train(stepper: Stepper, loss: Loss, *, epochs: int) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) -> None:
     """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
-    eager, captured = step_on(CPU), step_on(CPU)
-    train(EagerStepper(eager), LOSSES[name], epochs=3)
+    losses = [fresh(name, CPU) for _ in range(2)]
+    eager, captured = (step_on(CPU, loss) for loss in losses)
+    train(EagerStepper(eager), losses[0], epochs=3)
     stepper = CapturedStepper(captured, captured.recorder)
-    train(stepper, LOSSES[name], epochs=3)
+    train(stepper, losses[1], epochs=3)
     assert sum(graph.replays for graph in captured.recorder.graphs) + captured.eager == 9
     for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
         assert torch.equal(a, b)
@@ -225,6 +270,22 @@ def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() 
     assert all(torch.equal(a, b) for a, b in zip(weights[:-1], step.optimizer.parameters[:-1], strict=True))
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_asks_for_no_value_on_the_host(name: str) -> None:
+    """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
+    loss = fresh(name, CPU)
+    step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
+    with NothingForTheHost():
+        for epoch in (0, 2):
+            EagerStepper(step)(loss.at(epoch), batch, epoch)
+
+
+@pytest.mark.parametrize("ask", [lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x[x > 0]])
+def test_the_guard_sees_what_it_is_there_for(ask: Callable[[Tensor], object]) -> None:
+    with NothingForTheHost(), pytest.raises(AssertionError, match="waits for the device"):
+        ask(torch.ones(3))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
@@ -236,10 +297,9 @@ def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | Ls
         asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
         model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
         model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
-        model = model.to(device)
-        rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
-        step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
-        train(CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step), LOSSES[name], epochs=6)
+        loss = fresh(name, device)
+        step = TrainStep(model.to(device), optimizer_of(model, loss), 1, device)
+        train(CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step), loss, epochs=6)
         steps.append(step)
     for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

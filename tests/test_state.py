@@ -98,3 +98,42 @@ def test_masks_of_neighbours_are_uncorrelated() -> None:
 
 def test_the_same_numbers_give_the_same_masks() -> None:
     assert torch.equal(mask([5, 9], update=4), mask([5, 9], update=4))
+
+
+def uniform(sentences: list[int], *, site: int = 1, update: int = 0, steps: int = 4, width: int = 64) -> torch.Tensor:
+    return Noise(3, torch.tensor(update), torch.tensor(sentences)).uniform(site, steps=steps, width=width)
+
+
+def test_uniform_numbers_are_at_least_0_and_below_1_and_fill_the_range_evenly() -> None:
+    """256,000 numbers in 64 bins of 4,000 each: Pearson's statistic within four deviations of its mean, 63.
+
+    The mean of products of neighbours, centred, lies within five deviations of 0: one of them is 1 / 12 / sqrt(n).
+    """
+    drawn_BTH = uniform(list(range(1000)))
+    assert drawn_BTH.dtype == torch.float64
+    assert drawn_BTH.min() >= 0 and drawn_BTH.max() < 1
+    counts = torch.histc(drawn_BTH, bins=64, min=0, max=1)
+    statistic = ((counts - 4000) ** 2 / 4000).sum().item()
+    assert abs(statistic - 63) < 4 * (2 * 63) ** 0.5
+    centred_BTH = drawn_BTH - 0.5
+    for one, other in [
+        (centred_BTH[1:], centred_BTH[:-1]),
+        (centred_BTH[:, 1:], centred_BTH[:, :-1]),
+        (centred_BTH[..., 1:], centred_BTH[..., :-1]),
+    ]:
+        assert abs((one * other).mean().item()) <= 5 / 12 / one.numel() ** 0.5
+
+
+def test_uniform_numbers_are_the_ones_that_masks_are_made_from() -> None:
+    """A unit is dropped where its number is below the rate: so all that is known of masks holds of the numbers."""
+    assert torch.equal(uniform([5, 9], update=2) >= 0.25, mask([5, 9], update=2, rate=0.25) > 0)
+
+
+def test_uniform_numbers_differ_between_sites_updates_and_sentences() -> None:
+    drawn = [uniform([s], site=site, update=u)[0, 0, 0].item() for s in (0, 1, 2) for site in (1, 2) for u in (0, 1)]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_sentences_uniform_numbers_do_not_depend_on_neighbours_padding_or_more_rows() -> None:
+    together_BTH = uniform([7, 5], steps=6, width=9)
+    assert torch.equal(together_BTH[1, :4, :3], uniform([5], steps=4, width=3)[0])

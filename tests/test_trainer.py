@@ -384,3 +384,20 @@ def test_an_epochs_figures_tell_where_searches_without_restarts_stopped() -> Non
     """3 of 4 sentences lost gold early; they kept it for 10 words in all, 2.5 each."""
     figures = epoch_figures({"sentences": 4.0, "stopped_early": 3.0, "stop_words": 10.0})
     assert (figures["stopped_early_share"], figures["stop_step"]) == (0.75, 2.5)
+
+
+def test_an_epochs_figures_tell_of_outputs_of_its_own() -> None:
+    """4 sentences of 8 words: rewards of 3 are 0.75 each, 4 own words a half of all, an error of 2 a half of each."""
+    sums = {"words": 8.0, "sentences": 4.0, "reward": 3.0, "own_words": 4.0, "baseline_error": 2.0}
+    sums |= {"risk": 1.0, "candidates": 20.0, "sequence_loss": 16.0, "cross_entropy": 4.0}
+    found = epoch_figures(sums)
+    told = {name: found[name] for name in found if name not in epoch_figures({})}
+    assert told == {
+        "reward_per_sentence": 0.75,
+        "risk_per_sentence": 0.25,
+        "candidates_per_sentence": 5.0,
+        "own_words_per_word": 0.5,
+        "sequence_loss_per_word": 2.0,
+        "cross_entropy_per_word": 0.5,
+        "baseline_error": 0.5,
+    }

@@ -70,11 +70,13 @@ def beam_search(
     stop: Stop | None = None,
     gold: Gold | None = None,
     n_best: int = 1,
+    end_early: bool = True,
 ) -> SearchResult:
     """Search from the states and choices of the empty prefixes, one row per sentence.
 
     `length_B` is the exact length in tasks of fixed length (no `stop`), the limit in tasks of open length; `steps` is
     at least its maximum, known without asking the device. With `gold` this is the training search of section 4.
+    `end_early` looks at the device every few steps, which a training step must not do.
     """
     batch, device = length_B.shape[0], length_B.device
     lanes = beam_size + (gold is not None)  # the gold prefix rides along as the last row
@@ -156,7 +158,7 @@ def beam_search(
                 over_B = over_B | finished.over(stop, rule, beam.total_BK, length_B)
         history.append(found)
         # A look at the device costs a round trip: one every few steps is enough to end early.
-        if gold is None and stop is not None and t % 8 == 7 and bool((over_B | dead_B).all()):
+        if end_early and gold is None and stop is not None and t % 8 == 7 and bool((over_B | dead_B).all()):
             break
         if t + 1 < steps:
             rows_N = (first_row_B1 + parents_BR).flatten()

@@ -1,5 +1,7 @@
 """Smoothed sentence BLEU of every violation's segment at once, on the device: the SB of the cost 1 - SB.
 
+`sentence_bleu` is the same for whole sentences, which may differ in length from gold.
+
 Every shape follows from (B, T) alone and nothing is read back, so that a training step with this cost can be
 captured. Wiseman & Rush 2016, section 4.1 (the cost) and section 5.2 (its use in translation).
 """
@@ -64,6 +66,34 @@ def authors_segment_bleu(
     )
     bleu_BW = torch.exp(_log_precisions(correct_BWN, total_BWN, dtype).sum(2) / MAX_ORDER)
     return bleu_BW.gather(1, slot_BT).masked_fill(~violation_BT, 0.0)
+
+
+def sentence_bleu(
+    words_XT: Int[Tensor, "X T"],
+    length_X: Int[Tensor, " X"],
+    gold_XT: Int[Tensor, "X T"],
+    gold_length_X: Int[Tensor, " X"],
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, " X"]:
+    """Return the BLEU (0 to 1) of each row's first words against gold's first ones; tokens are 0 or more.
+
+    The value is sacreBLEU's sentence BLEU with smoothing "exp" and effective order, brevity penalty included. No words
+    at all, or none in common, have 0.
+    """
+    position_T = torch.arange(words_XT.shape[1], device=words_XT.device)
+    # What lies behind the end equals nothing on the other side.
+    words_XT = words_XT.masked_fill(position_T >= length_X[:, None], -1)
+    gold_XT = gold_XT.masked_fill(position_T >= gold_length_X[:, None], -2)
+    # Without violations a row is one segment, and its counts stand in every column.
+    correct_XTN, _ = _segment_counts(words_XT, gold_XT, torch.zeros_like(words_XT, dtype=torch.bool))
+    correct_XN = correct_XTN[:, 0]
+    order_N = torch.arange(1, MAX_ORDER + 1, device=words_XT.device)
+    total_XN = (length_X[:, None] + 1 - order_N).clamp(min=0)
+    orders_X = (total_XN > 0).sum(1).clamp(min=1)
+    mean_X = _log_precisions(correct_XN[:, None], total_XN[:, None], dtype)[:, 0].sum(1) / orders_X
+    brevity_X = (1 - gold_length_X.to(dtype) / length_X.clamp(min=1).to(dtype)).clamp(max=0.0)
+    return torch.exp(mean_X + brevity_X).masked_fill(correct_XN[:, 0] == 0, 0.0)
 
 
 def _segment_counts(

@@ -263,7 +263,18 @@ class CrossEntropyLoss(Settings):
     kind: Literal["cross_entropy"] = "cross_entropy"
 
 
-class SearchLoss(Settings):
+class SequenceLoss(Settings):
+    """What losses of whole sequences share."""
+
+    cross_entropy: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="weight of cross-entropy mixed in; the sequence loss has the rest",
+    )
+
+
+class SearchLoss(SequenceLoss):
     """What all losses share that train with the beam search."""
 
     train_beam: int = Field(default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1")
@@ -314,7 +325,80 @@ class CrfLoss(SearchLoss):
     )
 
 
-Loss = Annotated[CrossEntropyLoss | BsoLoss | CrfLoss, Field(discriminator="kind")]
+class LinearSchedule(Settings):
+    """The same step up in every epoch."""
+
+    kind: Literal["linear"] = "linear"
+    slope: float = Field(default=0.05, ge=0, le=1, description="how much the probability grows in an epoch")
+
+
+class ExponentialSchedule(Settings):
+    """1 - base^epoch."""
+
+    kind: Literal["exponential"] = "exponential"
+    base: float = Field(default=0.95, gt=0, le=1, description="the probability is 1 - base^epoch")
+
+
+class InverseSigmoidSchedule(Settings):
+    """1 - k / (k + exp(epoch / k))."""
+
+    kind: Literal["inverse_sigmoid"] = "inverse_sigmoid"
+    k: float = Field(default=6.0, ge=1, description="the probability is 1 - k / (k + exp(epoch / k))")
+
+
+Schedule = Annotated[LinearSchedule | ExponentialSchedule | InverseSigmoidSchedule, Field(discriminator="kind")]
+
+
+class ScheduledSamplingLoss(Settings):
+    """Cross-entropy after histories with some words of the model's own (Bengio et al. 2015)."""
+
+    kind: Literal["scheduled_sampling"] = "scheduled_sampling"
+    schedule: Schedule = Field(description="probability of reading the model's own word, by epoch")
+    highest: float = Field(default=1.0, ge=0, le=1, description="the probability grows no further than this")
+    own_word: Literal["sampled", "best"] = Field(
+        default="sampled", description="the model's own word: drawn from its distribution, or its best"
+    )
+
+
+class MixerLoss(Settings):
+    """Cross-entropy for the first words of a sentence, REINFORCE for the rest (Ranzato et al. 2016)."""
+
+    kind: Literal["mixer"] = "mixer"
+    cross_entropy_epochs: int = Field(default=0, ge=0, description="epochs before the first words are sampled")
+    epochs_per_border: int = Field(default=2, ge=1, description="epochs before more words are sampled")
+    words_per_border: int = Field(default=3, ge=1, description="how many more words at a sentence's end are sampled")
+    extra_length: int = Field(
+        default=4, ge=0, description="words that an output may have more than gold, in open-length tasks"
+    )
+    baseline_rate: float = Field(default=0.01, ge=0, description="learning rate of the expected reward's regression")
+    baseline_weight: float = Field(
+        default=0.01, ge=0, description="weight of the regression's error, which has a part in the gradient's norm"
+    )
+
+
+class MrtLoss(SequenceLoss):
+    """Minimum risk training (Shen et al. 2016)."""
+
+    kind: Literal["mrt"] = "mrt"
+    candidates: Literal["sampled", "beam"] = Field(
+        default="sampled", description="candidates drawn from the model, or the best of a beam search"
+    )
+    size: int = Field(default=8, ge=1, description="candidates of a sentence, which is also the search's beam")
+    alpha: float = Field(default=0.005, gt=0, description="candidates weigh by their probability to this power")
+    include_gold: bool = Field(default=True, description="gold is one more candidate")
+    risk: Literal["sentence_bleu", "zero_one", "token_error"] = Field(
+        default="sentence_bleu",
+        description="risk of a candidate: 1 - sentence BLEU, 1 unless it is gold, or the share of wrong words",
+    )
+    constrained: bool = Field(default=False, description="candidates keep to the task's constraint")
+    extra_length: int = Field(
+        default=4, ge=0, description="words that a candidate may have more than gold, in open-length tasks"
+    )
+
+
+Loss = Annotated[
+    CrossEntropyLoss | BsoLoss | CrfLoss | ScheduledSamplingLoss | MixerLoss | MrtLoss, Field(discriminator="kind")
+]
 
 
 class AdagradOptimizer(Settings):
@@ -435,7 +519,7 @@ class Recipe(Settings):
                 "not for translation"
             )
         for name, stage in self.stages.items():
-            if isinstance(stage.loss, SearchLoss) and stage.loss.constrained and task == "translation":
+            if isinstance(stage.loss, SearchLoss | MrtLoss) and stage.loss.constrained and task == "translation":
                 raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")
         last_name, last = list(self.stages.items())[-1]
         if self.decode.length_power and isinstance(last.loss, SearchLoss):

@@ -33,9 +33,9 @@ class State:
 
 @dataclass(frozen=True)
 class Noise:
-    """Dropout masks drawn from (seed, update, sentence) and nothing else.
+    """Dropout masks, and the numbers that words are drawn by, from (seed, update, sentence) and nothing else.
 
-    A sentence gets the same masks whatever its batch neighbours, the padding, the number of processes or the device,
+    A sentence gets the same noise whatever its batch neighbours, the padding, the number of processes or the device,
     and the search sees the same network as the replay that is trained. The generator is a counter put through a 32-bit
     integer hash, so that it needs no state and can be captured in a CUDA graph with `update` as an input.
     """
@@ -48,6 +48,15 @@ class Noise:
         self, site: int, *, steps: int, width: int, rate: float, dtype: torch.dtype
     ) -> Float[Tensor, "B steps width"]:
         """Inverted dropout masks (0 or 1 / (1 - rate)) for one place in the network, one per time step."""
+        keep_BTH = self._bits(site, steps=steps, width=width) >= int(rate * 2**32)
+        return keep_BTH.to(dtype) * (1.0 / (1.0 - rate))
+
+    def uniform(self, site: int, *, steps: int, width: int) -> Float[Tensor, "B steps width"]:
+        """Numbers from 0 up to, and without, 1, in float64; each use has a site of its own."""
+        return self._bits(site, steps=steps, width=width).to(torch.float64) * 2.0**-32
+
+    def _bits(self, site: int, *, steps: int, width: int) -> Int[Tensor, "B steps width"]:
+        """32 random bits each."""
         device = self.sentence_B.device
         # One hash for each number: in a plain sum, another sentence at another site would have the same key.
         key_B = _hash32(self.sentence_B + (self.seed * 0x9E3779B9 & 0xFFFFFFFF))
@@ -55,9 +64,7 @@ class Noise:
         # Time and unit are hashed apart, so that a longer padding leaves the masks of earlier steps as they are.
         step_T = _hash32(torch.arange(steps, device=device) + 0x51ED270B)
         unit_H = _hash32(torch.arange(width, device=device) + 0x2545F491)
-        bits_BTH = _hash32(_hash32(key_B[:, None] ^ step_T)[:, :, None] ^ unit_H)
-        keep_BTH = bits_BTH >= int(rate * 2**32)
-        return keep_BTH.to(dtype) * (1.0 / (1.0 - rate))
+        return _hash32(_hash32(key_B[:, None] ^ step_T)[:, :, None] ^ unit_H)
 
 
 def _hash32(x: Tensor) -> Tensor:

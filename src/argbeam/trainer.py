@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Stepper, TrainStep
-from argbeam.data import BatchPlan, Example
+from argbeam.data import BatchPlan, Example, make_batch
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Decoder, evaluate, perplexity
 from argbeam.losses import Loss, make_loss
@@ -19,6 +19,7 @@ from argbeam.optim import Adagrad
 from argbeam.rules import STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Decode, Recipe, Stage
 from argbeam.tasks.contract import Item, Task
+from argbeam.vocabulary import BOS
 
 # Updates between two looks at the device: each look waits for it.
 _LOOK_EVERY = 50
@@ -28,6 +29,9 @@ _STAGE_EPOCHS = 1_000_000
 _SAVE_EPOCH_AFTER = 60.0
 # So many updates with a gradient that is not finite end a run: it has diverged.
 _NOT_FINITE_LIMIT = 20
+# Sums that losses may report, and what a record divides them by.
+_PER_SENTENCE = ("reward", "risk", "candidates")
+_PER_WORD = ("own_words", "sequence_loss", "cross_entropy")
 _DIVERGED = "training has diverged: lower the learning rates of the stage"
 
 
@@ -124,11 +128,15 @@ class Trainer:
                 return  # a stop was asked for
 
     def _stage(self, name: str, stage: Stage) -> Iterator[Event]:
-        loss = make_loss(stage.loss, self.task)
-        rates = {"encoder": stage.optimizer.encoder, "decoder": stage.optimizer.decoder}
+        loss = make_loss(stage.loss, self.task, width=self._output_width())
+        groups = self.model.modules_by_rate()
+        rates = {name: getattr(stage.optimizer, name) for name in ("encoder", "decoder", "output")}
+        if loss.weights is not None:
+            groups["loss"] = list(loss.weights.module.to(self.device).parameters())
+            rates["loss"] = loss.weights.rate
         optimizer = Adagrad(
-            self.model.modules_by_rate(),
-            rates={**rates, "output": stage.optimizer.output},
+            groups,
+            rates=rates,
             max_norm=stage.optimizer.max_norm,
             epsilon=stage.optimizer.epsilon,
             initial=stage.optimizer.initial,
@@ -141,6 +149,9 @@ class Trainer:
                 total.copy_(saved)
             for average, saved in zip(optimizer.averages, _numbered(self.resumed, "average."), strict=False):
                 average.copy_(saved)
+            own = tensors_under(self.resumed, "loss.", self.device)
+            if loss.weights is not None and own:
+                load_tensors(loss.weights.module, own, "")
             stepper.sums.values.update(tensors_under(self.resumed, "sums.", self.device))
             self.resumed = {}
         position = self.position
@@ -278,6 +289,13 @@ class Trainer:
             return CapturedStepper(step, CudaRecorder())
         return EagerStepper(step)
 
+    def _output_width(self) -> int:
+        """The size of what the model's output layer reads."""
+        batch = make_batch([self.train[0]]).to(self.device)
+        with torch.no_grad():
+            state = self.model.step(self.model.encode(batch, None), torch.full_like(batch.target_length_B, BOS))
+            return self.model.output(state).shape[1]
+
     def _out_of_patience(self, stage: Stage) -> bool:
         # Asked before each epoch, not after: a run that was killed between two epochs must be asked as well.
         epochs_without = self.position.epoch - 1 - self.position.best_epoch
@@ -293,6 +311,8 @@ class Trainer:
         if optimizer is not None:
             tensors |= {f"optimizer.{i}": v for i, v in enumerate(optimizer.sums)}
             tensors |= {f"average.{i}": v for i, v in enumerate(optimizer.averages)}
+            if loss.weights is not None:
+                tensors |= {f"loss.{k}": v for k, v in loss.weights.module.state_dict().items()}
         if stepper is not None:
             tensors |= {f"sums.{k}": v for k, v in stepper.sums.values.items()}
         return Saved(self.position.copy(), tensors, loss.rule.name, loss.stop.name)
@@ -344,11 +364,16 @@ def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
             "stopped_early_share": _number(sums, "stopped_early") / sentences,
             "stop_step": _number(sums, "stop_words") / sentences,
         }
+    # Of losses that train on outputs of their own, by the words or sentences they are counted over.
+    figures |= {f"{name}_per_sentence": _number(sums, name) / sentences for name in _PER_SENTENCE if name in sums}
+    figures |= {f"{name}_per_word": _number(sums, name) / words for name in _PER_WORD if name in sums}
+    if "baseline_error" in sums:
+        figures["baseline_error"] = _number(sums, "baseline_error") / max(1.0, _number(sums, "own_words"))
     return figures
 
 
-def load_tensors(model: Network, tensors: dict[str, Tensor], prefix: str) -> None:
-    """Put weights into a model, in place: captured steps hold on to its memory."""
+def load_tensors(model: Network | nn.Module, tensors: dict[str, Tensor], prefix: str) -> None:
+    """Put weights into a module, in place: captured steps hold on to its memory."""
     with torch.no_grad():
         for name, value in model.state_dict().items():
             value.copy_(tensors[prefix + name])

@@ -11,9 +11,16 @@ from argbeam.losses.bso import (
     one_minus_bleu,
     zero_one,
 )
-from argbeam.losses.contract import Loss, LossOutput, StepLoss
+from argbeam.losses.contract import Loss, LossOutput, LossWeights, StepLoss
 from argbeam.losses.crf import Crf
 from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.mixed import Mixed
+from argbeam.losses.mixer import Baseline, Mixer
+from argbeam.losses.mrt import Mrt, Sampled, Searched
+from argbeam.losses.risks import Risk, one_minus_sentence_bleu, token_error
+from argbeam.losses.risks import zero_one as zero_one_risk
+from argbeam.losses.scheduled_sampling import ScheduledSampling
+from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedule
 from argbeam.policies import EarlyUpdate, MaxViolation, Policy, Restart
 from argbeam.rules import STOPS, LastScore, ScoreSum
 from argbeam.tasks.contract import Task
@@ -30,9 +37,25 @@ POLICIES: dict[str, Callable[[float], Policy]] = {
 }
 _RULES: dict[str, LastScore | ScoreSum] = {rule.name: rule for rule in (LastScore(), ScoreSum())}
 
+RISKS: dict[str, Risk] = {
+    "sentence_bleu": one_minus_sentence_bleu,
+    "zero_one": zero_one_risk,
+    "token_error": token_error,
+}
 
-def make_loss(loss: settings.Loss, task: Task) -> Loss:
-    """The loss that a stage of a recipe asks for."""
+
+def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
+    """The loss that a stage of a recipe asks for.
+
+    `width` is the size of the model's outputs, for losses that learn something on top of them.
+    """
+    made = _make(loss, task, width)
+    if isinstance(loss, settings.SequenceLoss) and loss.cross_entropy > 0:
+        return Mixed(made, loss.cross_entropy)
+    return made
+
+
+def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
     match loss:
         case settings.CrossEntropyLoss():
             return CrossEntropy()
@@ -63,17 +86,62 @@ def make_loss(loss: settings.Loss, task: Task) -> Loss:
                 normalise=Normalise(loss.normalise),
                 reset_optimizer=loss.reset_optimizer,
             )
+        case settings.ScheduledSamplingLoss():
+            return ScheduledSampling(
+                successors=task.unconstrained,
+                schedule=_schedule(loss.schedule),
+                highest=loss.highest,
+                sampled=loss.own_word == "sampled",
+            )
+        case settings.MixerLoss():
+            return Mixer(
+                successors=task.unconstrained,
+                baseline=Baseline(width),
+                cross_entropy_epochs=loss.cross_entropy_epochs,
+                epochs_per_border=loss.epochs_per_border,
+                words_per_border=loss.words_per_border,
+                extra_length=loss.extra_length if task.open_length else 0,
+                baseline_rate=loss.baseline_rate,
+                baseline_weight=loss.baseline_weight,
+            )
+        case settings.MrtLoss():
+            sampled = loss.candidates == "sampled"
+            return Mrt(
+                successors=task.constraint if loss.constrained else task.unconstrained,
+                candidates=Sampled(loss.size) if sampled else Searched(loss.size, task.open_length),
+                alpha=loss.alpha,
+                include_gold=loss.include_gold,
+                risk=RISKS[loss.risk],
+                extra_length=loss.extra_length if task.open_length else 0,
+            )
+
+
+def _schedule(schedule: settings.Schedule) -> Schedule:
+    match schedule:
+        case settings.LinearSchedule():
+            return Linear(schedule.slope)
+        case settings.ExponentialSchedule():
+            return Exponential(schedule.base)
+        case settings.InverseSigmoidSchedule():
+            return InverseSigmoid(schedule.k)
 
 
 __all__ = [
     "COSTS",
     "POLICIES",
+    "RISKS",
     "Bso",
     "Cost",
     "Crf",
     "CrossEntropy",
     "Loss",
     "LossOutput",
+    "LossWeights",
+    "Mixed",
+    "Mixer",
+    "Mrt",
+    "Risk",
+    "ScheduledSampling",
     "StepLoss",
     "make_loss",
 ]

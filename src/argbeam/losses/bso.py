@@ -82,6 +82,7 @@ class Bso:
     reset_optimizer: bool = False
     policy: Callable[[float], Policy] = Restart
     rule: LastScore | ScoreSum = LastScore()  # noqa: RUF009 - frozen and without state
+    weights = None
 
     def at(self, epoch: int) -> "BsoStep":
         beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from argbeam.data import Batch
 from argbeam.models.contract import Model
@@ -20,6 +20,14 @@ class LossOutput:
     total: Float[Tensor, ""]
     count: Float[Tensor, ""] | None
     sums: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What a loss learns besides the model, and at which rate. It is trained and saved with the model, not kept."""
+
+    module: nn.Module
+    rate: float
 
 
 class StepLoss(Protocol):
@@ -49,3 +57,7 @@ class Loss(Protocol):
     @property
     def stop(self) -> Stop:
         """When its search ends, in tasks of open length."""
+
+    @property
+    def weights(self) -> LossWeights | None:
+        """The loss's own weights, where it has some."""

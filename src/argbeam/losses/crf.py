@@ -37,6 +37,7 @@ class Crf:
     normalise: Normalise = Normalise.SENTENCES
     reset_optimizer: bool = False
     rule = ScoreSum()
+    weights = None
 
     def at(self, epoch: int) -> "CrfStep":
         beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from argbeam.data import Batch
 from argbeam.losses.contract import LossOutput
@@ -21,20 +23,27 @@ class CrossEntropy:
     stop = StopBest()
     beam = 0
     reset_optimizer = False
+    weights = None
 
     def at(self, epoch: int) -> "CrossEntropy":
         return self
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        gold_BT, length_B = batch.target_BT, batch.target_length_B
-        scores_BTV = score(model, model.encode(batch, noise), gold_BT)
-        lost_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
-        real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
-        total = torch.where(real_BT, lost_BT, 0.0).sum()
-        sentences = (length_B > 0).sum().to(total.dtype)
-        # A batch of padding alone has a loss of zero, not of zero over zero.
-        return LossOutput(
-            total,
-            sentences.clamp(min=1),
-            {"loss": total.detach(), "sentences": sentences, "words": length_B.sum().to(total.dtype)},
-        )
+        scores_BTV = score(model, model.encode(batch, noise), batch.target_BT)
+        return gold_loss(scores_BTV, batch.target_BT, batch.target_length_B)
+
+
+def gold_loss(
+    scores_BTV: Float[Tensor, "B T V"], gold_BT: Int[Tensor, "B T"], length_B: Int[Tensor, " B"]
+) -> LossOutput:
+    """Minus the sum of the gold words' log-probabilities under these scores, over the number of sentences."""
+    lost_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
+    real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
+    total = torch.where(real_BT, lost_BT, 0.0).sum()
+    sentences = (length_B > 0).sum().to(total.dtype)
+    # A batch of padding alone has a loss of zero, not of zero over zero.
+    return LossOutput(
+        total,
+        sentences.clamp(min=1),
+        {"loss": total.detach(), "sentences": sentences, "words": length_B.sum().to(total.dtype)},
+    )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -51,6 +52,16 @@ def unroll(
 def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
     """The scores of the whole vocabulary at every step of the gold history, from one product."""
     return model.scores(gold_outputs(model, state, gold_BT))
+
+
+def word_logprobs(model: Model, state: State, words_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
+    """The log-probability of every word of R sequences a sentence, normalised over the whole vocabulary."""
+    batch, rows, steps = words_BRT.shape
+    words_NT = words_BRT.flatten(0, 1)
+    state = state.select(torch.arange(batch * rows, device=words_BRT.device) // rows)
+    scores_NTV = score(model, state, words_NT)
+    lost_X = F.cross_entropy(scores_NTV.flatten(0, 1), words_NT.flatten(), reduction="none")
+    return -lost_X.view(batch, rows, steps)
 
 
 def replay(

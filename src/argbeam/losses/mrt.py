@@ -1,0 +1,157 @@
+"""Minimum risk training (Shen et al. 2016): the risk to be expected of a few candidate outputs."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from argbeam.data import Batch
+from argbeam.losses.contract import LossOutput
+from argbeam.losses.replay import word_logprobs
+from argbeam.losses.risks import Risk, one_minus_sentence_bleu
+from argbeam.losses.sampling import needed, sample, with_room
+from argbeam.models.contract import Model
+from argbeam.rules import NEVER, LogprobSum, StopBest
+from argbeam.search import beam_search
+from argbeam.state import Noise, State
+from argbeam.successors import Successors
+from argbeam.vocabulary import PAD
+
+
+class Candidates(Protocol):
+    """Where the candidates come from."""
+
+    @property
+    def beam(self) -> int:
+        """The beam of a search, 0 where there is none."""
+
+    def __call__(
+        self,
+        model: Model,
+        state: State,
+        successors: Successors,
+        batch: Batch,
+        noise: Noise | None,
+        limit_B: Int[Tensor, " B"],
+    ) -> Int[Tensor, "B R T"]:
+        """R outputs a sentence, PAD behind their end; a row of PAD alone is none."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """`size` outputs drawn from the model."""
+
+    size: int
+    beam = 0
+
+    def __call__(
+        self, model: Model, state: State, successors: Successors, batch: Batch, noise: Noise | None, limit_B: Tensor
+    ) -> Int[Tensor, "B R T"]:
+        return sample(
+            model,
+            state,
+            successors.start(batch),
+            needed(noise, "mrt"),
+            rows=self.size,
+            length_B=limit_B,
+            steps=batch.target_BT.shape[1],
+        )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The `size` best outputs of a beam search with as many places."""
+
+    size: int
+    open_length: bool
+
+    @property
+    def beam(self) -> int:
+        return self.size
+
+    def __call__(
+        self, model: Model, state: State, successors: Successors, batch: Batch, noise: Noise | None, limit_B: Tensor
+    ) -> Int[Tensor, "B R T"]:
+        found = beam_search(
+            model,
+            state,
+            successors.start(batch),
+            beam_size=self.size,
+            length_B=limit_B,
+            steps=batch.target_BT.shape[1],
+            rule=LogprobSum(),
+            stop=StopBest() if self.open_length else None,
+            n_best=self.size,
+            end_early=False,
+        )
+        return found.tokens_BNT
+
+
+@dataclass(frozen=True)
+class Mrt:
+    """Over the distinct candidates y of a sentence, the sum of Q(y) risk(y) with Q(y) = p(y)^alpha / sum p(y')^alpha.
+
+    `alpha` is the sharpness of Q; with `include_gold` gold is a candidate. `successors` are those of
+    the candidates; probabilities are normalised over the whole vocabulary, as they are in decoding.
+    """
+
+    successors: Successors
+    candidates: Candidates
+    alpha: float = 0.005
+    include_gold: bool = True
+    risk: Risk = one_minus_sentence_bleu
+    extra_length: int = 4
+    rule = LogprobSum()
+    stop = StopBest()
+    reset_optimizer = False
+    weights = None
+
+    @property
+    def beam(self) -> int:
+        return self.candidates.beam
+
+    def at(self, epoch: int) -> "Mrt":
+        return self
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        batch, limit_B = with_room(batch, self.extra_length)
+        gold_BT, gold_length_B = batch.target_BT, batch.target_length_B
+        state = model.encode(batch, noise)
+        words_BRT = self.candidates(model, state, self.successors, batch, noise, limit_B)
+        if self.include_gold:
+            words_BRT = torch.cat([gold_BT[:, None], words_BRT], 1)
+        rows = words_BRT.shape[1]
+        real_BRT = words_BRT != PAD
+        length_BR = real_BRT.sum(2)
+        risk_X = self.risk(
+            words_BRT.flatten(0, 1),
+            length_BR.flatten(),
+            gold_BT.repeat_interleave(rows, 0),
+            gold_length_B.repeat_interleave(rows, 0),
+        )
+        counted_BR = _distinct(words_BRT)
+        logprob_BR = torch.where(real_BRT, word_logprobs(model, state, words_BRT), 0.0).sum(2)
+        q_BR = (self.alpha * logprob_BR).masked_fill(~counted_BR, NEVER).softmax(1)
+        risk_B = (q_BR * risk_X.view_as(q_BR).to(q_BR.dtype)).sum(1)
+        real_B = gold_length_B > 0
+        total = torch.where(real_B, risk_B, 0.0).sum()
+        sentences = real_B.sum().to(total.dtype)
+        sums = {
+            "loss": total.detach(),
+            "sentences": sentences,
+            "words": gold_length_B.sum().to(total.dtype),
+            "risk": total.detach(),
+            "candidates": (counted_BR & real_B[:, None]).sum().to(total.dtype),
+        }
+        return LossOutput(total, sentences.clamp(min=1), sums)
+
+
+def _distinct(words_BRT: Int[Tensor, "B R T"]) -> Bool[Tensor, "B R"]:
+    """Which rows count: those with words, each sequence once. The first always does, so that something is counted."""
+    same_BRR = (words_BRT[:, :, None] == words_BRT[:, None]).all(3)
+    repeated_BR = same_BRR.tril(-1).any(2)
+    some_BR = (words_BRT != PAD).any(2)
+    first_R = torch.arange(words_BRT.shape[1], device=words_BRT.device) == 0
+    return (~repeated_BR & some_BR) | first_R

@@ -1,0 +1,132 @@
+"""Words that a model writes itself in training: drawn from its own distribution, by noise that is given."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from argbeam.data import Batch
+from argbeam.errors import ArgbeamError
+from argbeam.models.contract import Model
+from argbeam.rules import NEVER
+from argbeam.state import Noise, State
+from argbeam.successors import Choices
+from argbeam.vocabulary import BOS, EOS, PAD
+
+# Places at which numbers are drawn, apart from those of the models: which word, and whether to read it.
+WORD_SITE, READ_SITE = 0x5A0001, 0x5A0002
+
+Pick = Callable[[Float[Tensor, "B V"], int], Int[Tensor, " B"]]
+"""A word of each row, chosen by the scores of all words at step t: `pick(scores_BV, t)`."""
+
+
+@torch.no_grad()
+def write(
+    model: Model, state: State, given_BT: Int[Tensor, "B T"], own_BT: Bool[Tensor, "B T"], pick: Pick
+) -> Int[Tensor, "B T"]:
+    """Sentences whose words are the model's own choice where `own_BT` says so, and given elsewhere.
+
+    A choice sees all words before it, its own ones included. What was chosen is read again with gradient.
+    """
+    words = []
+    word_B = torch.full_like(given_BT[:, 0], BOS)
+    for t in range(given_BT.shape[1]):
+        state = model.step(state, word_B)
+        chosen_B = pick(model.scores(model.output(state)[:, None])[:, 0], t)
+        word_B = torch.where(own_BT[:, t], chosen_B, given_BT[:, t])
+        words.append(word_B)
+    return torch.stack(words, 1)
+
+
+def drawn_words(allowed_1V: Bool[Tensor, "1 V"], noise: Noise, *, steps: int) -> Pick:
+    """Draw each word from the distribution over those allowed."""
+    uniform_BT = noise.uniform(WORD_SITE, steps=steps, width=1)[..., 0]
+    return lambda scores_BV, t: draw(scores_BV, allowed_1V, uniform_BT[:, t])
+
+
+def best_words(allowed_1V: Bool[Tensor, "1 V"]) -> Pick:
+    """Take the best word of those allowed."""
+    return lambda scores_BV, t: scores_BV.masked_fill(~allowed_1V, NEVER).argmax(-1)
+
+
+@torch.no_grad()
+def sample(
+    model: Model,
+    state: State,
+    choices: Choices,
+    noise: Noise,
+    *,
+    rows: int,
+    length_B: Int[Tensor, " B"],
+    steps: int,
+) -> Int[Tensor, "B R T"]:
+    """Draw `rows` sequences a sentence, word by word from the model's distribution over valid successors.
+
+    PAD follows the end symbol, and the length limit. Two rows of a sentence may be equal.
+    """
+    batch = length_B.shape[0]
+    rows_N = torch.arange(batch * rows, device=length_B.device) // rows
+    uniform_BTR = noise.uniform(WORD_SITE, steps=steps, width=rows)
+    state, choices = state.select(rows_N), choices.select(rows_N)
+    word_BR = torch.full_like(rows_N, BOS).view(batch, rows)
+    over_BR = torch.zeros_like(word_BR, dtype=torch.bool)
+    words = []
+    for t in range(steps):
+        state = model.step(state, word_BR.flatten())
+        scores_BRC = model.scores(model.output(state).view(batch, rows, -1), choices.candidates_BC)
+        allowed_XC = choices.allowed()  # one row, where it holds for all
+        allowed_BRC = allowed_XC.view(-1, rows if len(allowed_XC) > 1 else 1, allowed_XC.shape[1])
+        column_BR = draw(scores_BRC, allowed_BRC, uniform_BTR[:, t])
+        word_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
+        over_BR = over_BR | (t >= length_B[:, None])
+        word_BR = word_BR.masked_fill(over_BR, PAD)
+        over_BR = over_BR | (word_BR == EOS)
+        words.append(word_BR)
+        choices = choices.advance(word_BR.flatten())
+    return torch.stack(words, 2)
+
+
+def draw(
+    scores_XC: Float[Tensor, "*X C"], allowed_XC: Bool[Tensor, "..."], uniform_X: Float[Tensor, "*X"]
+) -> Int[Tensor, "*X"]:
+    """A column of each row, with its probability under the softmax over the allowed ones.
+
+    It is the first at which the probabilities, added up from the left, exceed the number between 0 and 1: with
+    [0.2, 0.5, 0.3], 0.1 gives column 0, 0.2 gives 1 and 0.9 gives 2. The sums are in float64, where a number below 1
+    times the last sum stays below it; a column of probability zero is never the first.
+    """
+    probability_XC = scores_XC.masked_fill(~allowed_XC, NEVER).softmax(-1)
+    sums_XC = probability_XC.cumsum(-1, dtype=torch.float64)
+    return (sums_XC <= uniform_X[..., None] * sums_XC[..., -1:]).sum(-1)
+
+
+def until_end(
+    words_BT: Int[Tensor, "B T"], limit_B: Int[Tensor, " B"]
+) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """The words up to the first end symbol or the limit, with PAD behind them, and where they are."""
+    ends_BT = (words_BT == EOS).long()
+    ended_before_BT = (ends_BT.cumsum(1) - ends_BT) > 0
+    position_T = torch.arange(words_BT.shape[1], device=words_BT.device)
+    real_BT = ~ended_before_BT & (position_T < limit_B[:, None])
+    return words_BT.masked_fill(~real_BT, PAD), real_BT
+
+
+def with_room(batch: Batch, extra: int) -> tuple[Batch, Int[Tensor, " B"]]:
+    """The batch with more columns of padding, for outputs longer than gold, and the limit of each output.
+
+    The limit follows from the sentence's own gold length, so that neither neighbours nor padding change an output.
+    """
+    limit_B = torch.where(batch.target_length_B > 0, batch.target_length_B + extra, 0)
+    return replace(batch, target_BT=F.pad(batch.target_BT, (0, extra), value=PAD)), limit_B
+
+
+def needed(noise: Noise | None, loss: str) -> Noise:
+    """The noise, which a loss that draws words cannot do without."""
+    if noise is None:
+        raise ArgbeamError(
+            f"{loss} draws words: it must be called with a Noise, which may be of a model without dropout"
+        )
+    return noise

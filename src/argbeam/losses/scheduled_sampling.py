@@ -1,0 +1,63 @@
+"""Scheduled sampling (Bengio et al. 2015), which is also known as data as demonstrator (Venkatraman et al. 2015)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from argbeam.data import Batch
+from argbeam.losses.contract import LossOutput
+from argbeam.losses.cross_entropy import gold_loss
+from argbeam.losses.replay import score
+from argbeam.losses.sampling import READ_SITE, best_words, drawn_words, needed, write
+from argbeam.losses.schedules import Schedule
+from argbeam.models.contract import Model
+from argbeam.rules import LogprobSum, StopBest
+from argbeam.state import Noise
+from argbeam.successors import Successors
+
+# Probabilities are rounded to a multiple of 1 / this: equal ones share captured steps.
+_LEVELS = 20
+
+
+@dataclass(frozen=True)
+class ScheduledSampling:
+    """Cross-entropy of the gold words after a history in which some words are the model's own.
+
+    `successors` say which words the model may choose: all rows and steps alike (`Unconstrained`). `sampled` draws the
+    word from the model's distribution, otherwise the best one is taken.
+    """
+
+    successors: Successors
+    schedule: Schedule
+    highest: float = 1.0
+    sampled: bool = True
+    rule = LogprobSum()
+    stop = StopBest()
+    reset_optimizer = False
+    weights = None
+
+    def at(self, epoch: int) -> "ScheduledSamplingStep":
+        return ScheduledSamplingStep(self, round(_LEVELS * min(self.highest, self.schedule(epoch))) / _LEVELS)
+
+
+@dataclass(frozen=True)
+class ScheduledSamplingStep:
+    """Scheduled sampling with the probability of one epoch."""
+
+    sampling: ScheduledSampling
+    probability: float
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        noise = needed(noise, "scheduled_sampling")
+        gold_BT, length_B = batch.target_BT, batch.target_length_B
+        steps = gold_BT.shape[1]
+        allowed_1V = self.sampling.successors.start(batch).allowed()
+        pick = drawn_words(allowed_1V, noise, steps=steps) if self.sampling.sampled else best_words(allowed_1V)
+        own_BT = noise.uniform(READ_SITE, steps=steps, width=1)[..., 0] < self.probability
+        state = model.encode(batch, noise)
+        read_BT = write(model, state, gold_BT, own_BT, pick)
+        out = gold_loss(score(model, state, read_BT), gold_BT, length_B)
+        # The last word is read by nothing.
+        own_BT = own_BT & (torch.arange(1, steps + 1, device=own_BT.device) < length_B[:, None])
+        return LossOutput(out.total, out.count, {**out.sums, "own_words": own_BT.sum().to(out.total.dtype)})

@@ -1,0 +1,90 @@
+"""From the loss of a recipe to the loss that trains: every setting arrives."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from argbeam.errors import ConfigError
+from argbeam.losses import Bso, Loss, Mixed, Mixer, Mrt, ScheduledSampling, make_loss
+from argbeam.losses.mrt import Sampled, Searched
+from argbeam.losses.risks import one_minus_sentence_bleu, token_error, zero_one
+from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedule
+from argbeam.tasks import TASKS, Task
+from small_runs import RATES, small_recipe
+
+
+@cache
+def task_of(kind: str) -> Task:
+    return TASKS[kind].fit(small_recipe(task=kind)).task
+
+
+def loss_of(loss: dict[str, Any], *, task: str = "translation") -> Loss:
+    recipe = small_recipe(task=task, stages={"only": {"epochs": 1, "loss": loss, "optimizer": RATES}})
+    return make_loss(recipe.stages["only"].loss, task_of(task), width=7)
+
+
+@pytest.mark.parametrize(
+    ("table", "schedule"),
+    [
+        ({"kind": "linear", "slope": 0.25}, Linear(0.25)),
+        ({"kind": "exponential", "base": 0.5}, Exponential(0.5)),
+        ({"kind": "inverse_sigmoid", "k": 3.0}, InverseSigmoid(3.0)),
+    ],
+)
+def test_scheduled_sampling(table: dict[str, Any], schedule: Schedule) -> None:
+    anything = task_of("translation").unconstrained
+    sampled = loss_of({"kind": "scheduled_sampling", "schedule": table})
+    assert sampled == ScheduledSampling(anything, schedule, highest=1.0, sampled=True)
+    best = loss_of({"kind": "scheduled_sampling", "schedule": table, "highest": 0.5, "own_word": "best"})
+    assert best == ScheduledSampling(anything, schedule, highest=0.5, sampled=False)
+
+
+@pytest.mark.parametrize(("task", "extra"), [("translation", 2), ("word_ordering", 0)])
+def test_mixer(task: str, extra: int) -> None:
+    """Where the length is fixed no output is longer than gold."""
+    table = {"kind": "mixer", "cross_entropy_epochs": 1, "epochs_per_border": 5, "words_per_border": 4}
+    loss = loss_of({**table, "extra_length": 2, "baseline_rate": 0.5, "baseline_weight": 0.25}, task=task)
+    assert isinstance(loss, Mixer)
+    assert loss == Mixer(task_of(task).unconstrained, loss.baseline, 1, 5, 4, one_minus_sentence_bleu, extra, 0.5, 0.25)
+    assert loss.baseline.weight_H.shape == (7,)
+
+
+def test_minimum_risk() -> None:
+    anything = task_of("translation").unconstrained
+    assert loss_of({"kind": "mrt"}) == Mrt(anything, Sampled(8), 0.005, True, one_minus_sentence_bleu, 4)
+    table = {"kind": "mrt", "size": 3, "alpha": 0.5, "include_gold": False, "extra_length": 1}
+    searched = loss_of({**table, "candidates": "beam", "risk": "zero_one"})
+    assert searched == Mrt(anything, Searched(3, open_length=True), 0.5, False, zero_one, 1)
+    ordered = loss_of({**table, "candidates": "beam", "risk": "token_error", "constrained": True}, task="word_ordering")
+    constraint = task_of("word_ordering").constraint
+    assert ordered == Mrt(constraint, Searched(3, open_length=False), 0.5, False, token_error, 0)
+
+
+def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:
+    plain = loss_of({"kind": "bso", "train_beam": 4})
+    assert isinstance(plain, Bso)
+    assert loss_of({"kind": "bso", "train_beam": 4, "cross_entropy": 0.3}) == Mixed(plain, 0.3)
+    assert loss_of({"kind": "mrt", "cross_entropy": 0.5}) == Mixed(loss_of({"kind": "mrt"}), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ({"kind": "mrt", "constrained": True}, "stages.only.loss.constrained = true: translation has no constraint"),
+        (
+            {"kind": "bso", "cross_entropy": 1.0},
+            "stages.only.loss.cross_entropy = 1.0: must be at least 0 and less than",
+        ),
+        ({"kind": "scheduled_sampling"}, "missing key stages.only.loss.schedule"),
+        (
+            {"kind": "scheduled_sampling", "schedule": {"kind": "linear", "base": 0.5}},
+            "unknown key stages.only.loss.schedule.base",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(loss: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        loss_of(loss)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
