@@ -124,6 +124,7 @@ def test_the_command_line_is_what_it_was() -> None:
         "train": ["recipe", "--out", "--set", "--data"],
         "decode": ["run", "--input", "--output", "--beam", "--n-best", "--scores", "--trace", "--json", "--set"],
         "evaluate": ["run", "--split", "--beam", "--against", "--json", "--set"],
+        "reproduce": ["tables", "--data", "--out", "--seeds", "--jobs", "--set", "--dry-run"],
         "report": ["runs", "--out"],
         "bench": [
             "--device",

@@ -68,7 +68,7 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
         }
     else:
         references = [item.reference for item in ours.items]
-        tokenize = _tokenize(ours.record["metric"])
+        tokenize = bleu_tokenizer(ours.record["metric"])
         tests = {"bleu": paired_bootstrap_bleu(ours.texts, theirs.texts, references, tokenize=tokenize)}
     return {
         "run": str(other.path),
@@ -103,7 +103,9 @@ def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[s
     try:
         predictions.mkdir(exist_ok=True)
         power = f".power{record['length_power']:g}" if record["length_power"] else ""
-        write_atomic(predictions / f"{split}.beam{beam}{power}.txt", "".join(f"{text}\n" for text in texts).encode())
+        stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
+        lines = "".join(f"{text}\n" for text in texts)
+        write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())
         append_record(folder / "evaluations.jsonl", record)
     except OSError as error:
         raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None
@@ -113,7 +115,7 @@ def _reference(item: Item) -> tuple[object, ...]:
     return (item.reference, item.tree and (item.tree.words, item.tree.heads, item.tree.labels))
 
 
-def _tokenize(signature: str) -> str:
+def bleu_tokenizer(signature: str) -> str:
     """The tokenizer that a BLEU signature names: `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|...`."""
     found = re.search(r"\btok:([^|]+)", signature)
     assert found is not None, f"no tokenizer in {signature}"
