@@ -23,8 +23,8 @@ class Curve:
     spread: tuple[float, ...] = ()
 
 
-def lines_png(title: str, x_label: str, curves: Sequence[Curve]) -> bytes:
-    """Curves over whole numbers."""
+def lines_png(title: str, x_label: str, curves: Sequence[Curve], *, ticks: Sequence[int] | None = None) -> bytes:
+    """Curves over whole numbers, of which `ticks` are marked."""
     figure, axes = _figure(title, x_label)
     number = -1
     for curve in curves:
@@ -34,6 +34,8 @@ def lines_png(title: str, x_label: str, curves: Sequence[Curve]) -> bytes:
             look = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1.4}
             look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
             axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
+    if ticks is not None:
+        axes.set_xticks(ticks)
     return _png(figure, axes)
 
 

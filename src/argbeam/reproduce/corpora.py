@@ -17,8 +17,8 @@ _COMPRESSIONS = ("", ".xz", ".gz")
 class Corpus:
     """A corpus that is there: overrides that make a recipe read it, and its size, from which time is estimated.
 
-    `sets` with `stages.*` go for every stage, those of a named stage for recipes that have it. `prepare` is the folder
-    of files that have to be prepared first, as `data.kind = "iwslt14"` says.
+    `sets` with `stages.*` go for every stage; those that a recipe has no key for do not concern it. `prepare` is the
+    folder of files that have to be prepared first, as `data.kind = "iwslt14"` says.
     """
 
     name: str

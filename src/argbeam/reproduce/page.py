@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from argbeam.pages import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
 from argbeam.plots import Curve, bars_png, lines_png
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED
 from argbeam.reproduce.results import (
+    Gain,
     Results,
     RowResult,
     Significance,
     Summary,
     TableResult,
     gain,
+    judged_gain,
     read_results,
     summary,
-    tested_gain,
 )
 
 _TITLE = "Beam-search optimization: the paper's tables"
@@ -100,20 +102,23 @@ def _gain_table(table: TableResult, reference: RowResult, tests: Significance) -
             a, b = (theirs[number], base[number]) if theirs and base else (None, None)
             cells.append("/".join(f"{x - y:+.2f}" for x, y in zip(a, b, strict=True)) if a and b else "-")
         for beam in table.beams:
-            found = [tested_gain(table, row, reference, part, beam, tests) for part in table.parts]
+            found = [judged_gain(row, reference, part, beam, tests) for part in table.parts]
             known = [one for one in found if one is not None]
             gains = "/".join(f"{one.summary.mean:+.2f}" for one in known)
-            values = [one.p_value for one in known if one.p_value is not None]
-            chance = f" (p {'/'.join(f'{p:.3f}' for p in values)})" if values else ""
-            cells.append(f"{gains}{chance}" if known else "-")
+            cells.append(f"{gains}{_chance(known)}" if known else "-")
         rows.append([row.label, *cells])
     headers = ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
     notes = [
         "Mean over seeds of the gain over the reference of the same seed; p is the largest of the seeds' paired "
-        "bootstrap tests (two-sided)."
+        "bootstrap tests (two-sided), and not given where seeds gain in different directions."
     ]
     notes += [f"p ({name}): {signature}" for name, signature in tests.signatures.items() if name in table.parts]
     return Table(f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label}", headers, rows, notes)
+
+
+def _chance(gains: Sequence[Gain]) -> str:
+    values = [f"{one.p_value:.3f}" if one.p_value is not None else "-" for one in gains]
+    return "" if set(values) == {"-"} else f" (p {'/'.join(values)})"
 
 
 def speed_table(results: Results) -> Table:
@@ -150,21 +155,16 @@ def runs_table(results: Results) -> Table:
         figures = [f"{run.seconds:,.0f}" if last else "-", str(run.started.get("device", "-"))]
         rows.append([run.name, run.origin, run.start or "-", kept, *figures])
     total = sum(run.seconds for run in results.runs.values())
-    notes = [f"Training took {total / 60:,.0f} minutes, as the sum over runs."]
+    notes = [f"Training took {total / 60:,.1f} minutes, as the sum over runs."]
     if results.left_out:
         notes.append(f"Without a recipe, and so not here: {', '.join(results.left_out)}.")
     return Table("Runs", ["run", "recipe", "started from", "epoch kept", "seconds", "device"], rows, notes)
 
 
 def plots(results: Results) -> Iterator[Plot]:
-    """Gains by test beam, train beam against test beam, violations, lengths by stop rule, speed by beam."""
+    """Gains by test beam (and train beam), lengths by stop rule, violations over training, speed by train beam."""
     for table in results.tables:
-        if table.name in ("train_beam", "translation_beam"):
-            yield _by_train_beam(table)
-        elif table.name == "stops":
-            yield from _lengths(table)
-        else:
-            yield from _gains(table)
+        yield from _lengths(table) if table.name == "stops" else _gains(table)
     yield from _violations(results)
     yield from _speed(results)
 
@@ -177,7 +177,7 @@ def _gains(table: TableResult) -> Iterator[Plot]:
     base = paper.rows.get(reference.label) if paper else None
     part, curves = table.parts[0], []
     for row in table.rows:
-        found = {beam: list(gain(table, row, reference, part, beam).values()) for beam in table.beams}
+        found = {beam: list(gain(row, reference, part, beam).values()) for beam in table.beams}
         points = {beam: summary(values) for beam, values in found.items() if values}
         if row is reference or not points:
             continue
@@ -190,22 +190,7 @@ def _gains(table: TableResult) -> Iterator[Plot]:
             )
     if curves:
         title = f"{table.title}, {table.corpus}: gain over {reference.label}, {part.upper()}"
-        yield Plot(title, lines_png(title, "test beam", curves))
-
-
-def _by_train_beam(table: TableResult) -> Plot:
-    paper, curves = PAPER.get(table.name), []
-    for row in table.rows:
-        points = {beam: found for beam in table.beams if (found := row.summary(table.parts[0], beam))}
-        curves.append(_curve(row.label, points))
-        theirs = paper.rows.get(row.label) if paper else None
-        if theirs:
-            known = [(beam, scores[0]) for beam, scores in zip(BEAMS, theirs, strict=True) if scores]
-            curves.append(
-                Curve(f"{row.label}, paper", [beam for beam, _ in known], [score for _, score in known], dashed=True)
-            )
-    title = f"{table.title}, {table.corpus}, {table.split}: {table.parts[0].upper()}"
-    return Plot(title, lines_png(title, "test beam K_te", curves))
+        yield Plot(title, lines_png(title, "test beam K_te", curves, ticks=BEAMS))
 
 
 def _lengths(table: TableResult) -> Iterator[Plot]:
@@ -214,7 +199,7 @@ def _lengths(table: TableResult) -> Iterator[Plot]:
         for row in table.rows
         if row.by_seed
     }
-    title = f"{table.title}, {table.corpus}, {table.split}: output length over reference length"
+    title = f"Output length over reference length, {table.corpus}, {table.split}"
     yield Plot(title, bars_png(title, "test beam", bars, places=[str(beam) for beam in table.beams]))
 
 
@@ -240,14 +225,19 @@ def _violations(results: Results) -> Iterator[Plot]:
 def _speed(results: Results) -> Iterator[Plot]:
     if results.timing is None:
         return
-    curves = []
-    for system, label in _SYSTEMS.items():
-        rows = [row for row in results.timing["rows"] if row["system"] == system]
-        curves.append(Curve(label, [row["beam"] for row in rows], [row["ratio"] for row in rows]))
     beams = [beam for beam in PAPER_SPEED if beam]
-    curves.append(Curve("paper, BSO", beams, [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams], dashed=True))
+    curves = [
+        _ratios(results.timing["rows"], "bso"),
+        Curve("BSO, paper", beams, [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams], dashed=True),
+        _ratios(results.timing["rows"], "conbso"),
+    ]
     title = "Time of a training step, in times of cross-entropy's"
     yield Plot(title, lines_png(title, "train beam K_tr", curves))
+
+
+def _ratios(rows: Sequence[dict[str, Any]], system: str) -> Curve:
+    ours = [row for row in rows if row["system"] == system]
+    return Curve(_SYSTEMS[system], [row["beam"] for row in ours], [row["ratio"] for row in ours])
 
 
 def _curve(label: str, points: dict[int, Summary]) -> Curve:

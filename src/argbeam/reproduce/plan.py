@@ -46,7 +46,7 @@ class PlannedRun:
     sentences: int
 
     @property
-    def work(self) -> float:
+    def work(self) -> int:
         """Sentences to train on, those of a search counted for the time they take; to estimate what is left."""
         return sum(
             stage.epochs * self.sentences * (1 if stage.loss.kind == "cross_entropy" else 3)
@@ -157,7 +157,9 @@ def _scoring(row: Row, split: str) -> Scoring:
 def _recipe(row: Row, path: Path, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:
     """The row's recipe on the corpus, and those of `sets` that apply to it."""
     plain = load_recipe(path)
-    over: list[str] = [*_for_stages(corpus.sets, plain), *row.sets]
+    # A corpus's overrides are for many recipes: what a recipe has no key for does not concern it.
+    over = [one for one in _for_stages(corpus.sets, plain) if _has_key(plain.model_dump(), one)]
+    over += row.sets
     applied: set[str] = set()
     for one in sets:
         found = _for_stages([one], plain)
@@ -178,6 +180,14 @@ def _for_stages(sets: Sequence[str], recipe: Recipe) -> list[str]:
         stages = [stage for stage in recipe.stages if parts[1] in (stage, _ALL_STAGES)]
         found += [f"{'.'.join(['stages', stage, *parts[2:]])}={value}" for stage in stages]
     return found
+
+
+def _has_key(table: Any, override: str) -> bool:
+    for part in override.partition("=")[0].split("."):
+        if not isinstance(table, dict) or part not in table:
+            return False
+        table = table[part]
+    return True
 
 
 def _split(

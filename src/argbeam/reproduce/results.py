@@ -112,7 +112,10 @@ class Results:
 
 @dataclass(frozen=True)
 class Gain:
-    """The mean gain over a reference, seed by seed, and the largest p-value of the seeds' paired tests."""
+    """The mean gain over a reference, seed by seed, and the largest p-value of the seeds' paired tests.
+
+    There is none where a test is missing, nor where seeds gain in different directions.
+    """
 
     summary: Summary
     p_value: float | None
@@ -172,21 +175,20 @@ def read_results(folder: Path) -> Results:
     return Results(folder, found, runs, timing, tuple(plan["left_out"]))
 
 
-def gain(table: TableResult, row: RowResult, reference: RowResult, part: str, beam: int) -> dict[int, float]:
+def gain(row: RowResult, reference: RowResult, part: str, beam: int) -> dict[int, float]:
     """By how much a row is ahead of the reference of the same seed, for each seed that both have."""
     ours, theirs = row.values(part, beam), reference.values(part, beam)
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
 
-def tested_gain(
-    table: TableResult, row: RowResult, reference: RowResult, part: str, beam: int, tests: Significance
-) -> Gain | None:
-    gains = gain(table, row, reference, part, beam)
+def judged_gain(row: RowResult, reference: RowResult, part: str, beam: int, tests: Significance) -> Gain | None:
+    gains = gain(row, reference, part, beam)
     if not gains:
         return None
     found = [tests.p_value(row, reference, seed, beam, part) for seed in gains]
     known = [p for p in found if p is not None]
-    return Gain(summary(list(gains.values())), max(known) if len(known) == len(found) else None)
+    one_way = all(value >= 0 for value in gains.values()) or all(value <= 0 for value in gains.values())
+    return Gain(summary(list(gains.values())), max(known) if one_way and len(known) == len(found) else None)
 
 
 def _table(runs: Path, table: dict[str, Any]) -> TableResult | None:

@@ -16,6 +16,7 @@ from argbeam.display import note
 from argbeam.errors import ArgbeamError
 from argbeam.reproduce.steps import Folders, Step
 
+_COMMAND = (sys.executable, "-m", "argbeam.reproduce.worker")
 _LOOK_EVERY = 0.1
 # A step that fails is tried once more: side by side, runs can take each other's memory.
 _ATTEMPTS = 2
@@ -121,7 +122,7 @@ def _start(step: Step, folders: Folders, machine: Machine, busy: Sequence[str]) 
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as written:
         process = subprocess.Popen(
-            [sys.executable, "-m", "argbeam.reproduce.worker", *step.arguments],
+            [*_COMMAND, *step.arguments],
             env=environment,
             stdin=subprocess.PIPE,  # never written to: its end tells the step that nobody waits for it any more
             stdout=written,
