@@ -13,9 +13,11 @@ import pytest
 from argbeam.config import load_recipe
 from argbeam.errors import ConfigError
 from argbeam.records import read_records
-from argbeam.reproduce.campaign import Request, prepare_campaign, run_campaign, show_plan
+from argbeam.reproduce.campaign import Request, prepare_campaign, prepare_data, run_campaign, show_plan
+from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.results import read_results
-from argbeam.reproduce.scores import read_scores
+from argbeam.reproduce.scores import read_scores, score_planned
+from argbeam.tasks.iwslt import prepared
 from small_runs import final_tensors, finish, same_tensors
 from test_readers_iwslt import write_iwslt
 
@@ -105,8 +107,6 @@ def test_what_is_done_is_shown_and_skipped(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:
     """Of the powers tried, the best on dev is the one that test is scored with."""
-    from argbeam.reproduce.scores import score_planned
-
     campaign = prepare_campaign(request(tmp_path / "out", "translation"))
     run = next(run for run in campaign.plan.runs if run.name.startswith("translation-seq2seq"))
     folder = tmp_path / "run"
@@ -123,6 +123,20 @@ def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: P
     evaluations = read_records(folder / "evaluations.jsonl").records
     assert [record["split"] for record in evaluations].count("test") == 2 * 3
     assert [record["test_beam"] for records in read_scores(folder).values() for record in records] == 2 * [1, 5, 10]
+
+
+def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -> None:
+    """The sentences' counts of right heads, added up, are the scores of the record."""
+    campaign = prepare_campaign(request(tmp_path / "out", "parsing"))
+    run = campaign.plan.runs[0]
+    finish(run.recipe, tmp_path / "run")
+    score_planned(tmp_path / "run", run.scorings)
+    (scoring,) = run.scorings
+    for record in read_scores(tmp_path / "run")[scoring.key]:
+        kept = json.loads(paired_file(tmp_path / "run", scoring.key, record["test_beam"]).read_bytes())
+        words, heads, labels = (sum(column) for column in zip(*kept["counts"], strict=True))
+        assert len(kept["counts"]) == 4
+        assert record["scores"] == pytest.approx({"uas": 100 * heads / words, "las": 100 * labels / words})
 
 
 def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
@@ -169,15 +183,14 @@ def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
 
 
 def test_a_prepared_corpus_is_written_once_for_all_runs(tmp_path: Path) -> None:
-    from argbeam.reproduce.campaign import _prepare_data
-
     lines = "".join(f"Satz {number}\n" for number in range(46))
     write_iwslt(tmp_path / "data", lines, lines)
     campaign = prepare_campaign(Request(("costs",), str(tmp_path / "data"), tmp_path / "out", 1))
-    _prepare_data(campaign.corpora["translation"], campaign.folders)
+    prepare_data(campaign.corpora["translation"], campaign.folders)
     folder = tmp_path / "out" / "data" / "iwslt14"
     counts = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.*n")}
     assert counts == {"train.en": 44, "dev.en": 2, "test.en": 5, "prepared.json": 1}
     assert campaign.plan.runs[0].recipe.data.model_dump()["root"] == str(folder)
+    prepared.cache_clear()
     (tmp_path / "data" / "train.tags.de-en.de").unlink()
-    _prepare_data(campaign.corpora["translation"], campaign.folders)  # nothing is read again
+    prepare_data(campaign.corpora["translation"], campaign.folders)  # nothing is read again

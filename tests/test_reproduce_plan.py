@@ -148,6 +148,13 @@ def test_overrides_go_to_the_stages_that_there_are() -> None:
         planned(experiment("a", SEQ2SEQ), sets=("model.hiden=3",))
 
 
+@pytest.mark.parametrize("override", ["seed=3", 'start="x"'])
+def test_what_the_plan_sets_itself_cannot_be_overridden(override: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        planned(experiment("a", SEQ2SEQ), sets=(override,))
+    assert str(error.value) == (f"--set {override}: reproduce sets that itself; --seeds says how many seeds there are")
+
+
 def test_names_do_not_depend_on_the_tables_asked_for() -> None:
     """So that a second call finds the runs of the first."""
     both = planned(experiment("a", SEQ2SEQ, BSO, CONBSO), experiment("b", WIDE))

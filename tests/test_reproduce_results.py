@@ -12,9 +12,9 @@ from argbeam.errors import ArgbeamError, DataError
 from argbeam.metrics import AttachmentCounts, Punctuation, paired_bootstrap_attachment, paired_bootstrap_bleu
 from argbeam.records import append_record, write_atomic
 from argbeam.reproduce.page import gain_tables, runs_table, score_table, speed_table, write_page
+from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
 from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.results import Significance, gain, judged_gain, read_results, summary
-from argbeam.reproduce.scores import paired_file
 
 METRIC = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 TEST, DEV = Scoring("test").key, Scoring("dev").key
@@ -107,7 +107,7 @@ def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:
     seq2seq, bso, conbso = found.rows
     assert gain(bso, seq2seq, "bleu", 1) == {0: 1.0, 1: 3.0}
     assert gain(conbso, seq2seq, "bleu", 5) == {0: 7.0}
-    (gains,) = gain_tables(found, Significance(ordering).read())
+    (gains,) = gain_tables(found, Significance(ordering).complete([found]))
     assert gains.rows == [
         ["BSO", "+2.80", "+3.40", "+3.30", "+2.00", "+2.00", "+4.50"],
         ["ConBSO", "+3.40", "+4.50", "+3.50", "+10.00", "+7.00", "+7.00"],
@@ -130,13 +130,25 @@ def test_the_p_value_is_the_largest_of_the_seeds_and_outlives_the_outputs(orderi
     assert expected[0] != expected[1]
     (found,) = read_results(ordering).tables
     seq2seq, bso, _ = found.rows
-    tested = judged_gain(bso, seq2seq, "bleu", 1, Significance(ordering).read())
+    tested = judged_gain(bso, seq2seq, "bleu", 1, Significance(ordering).complete([found]))
     assert tested is not None and tested.p_value == max(expected)
     for path in (ordering / "runs").glob("*/paired/*"):
         path.unlink()
-    again = judged_gain(bso, seq2seq, "bleu", 1, Significance(ordering).read())
+    again = judged_gain(bso, seq2seq, "bleu", 1, Significance(ordering).complete([found]))
     assert again == tested
     assert len((ordering / "tests.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_many_tests_on_all_cores_are_the_same_tests_in_the_same_order(tmp_path: Path) -> None:
+    """Ten pairs go to a pool of processes; one by one they do not."""
+    outputs = [["the cat sat down"] * 4, REFERENCES, [*REFERENCES[:3], "x"]]
+    for number, lines in enumerate(outputs):
+        write_atomic(
+            tmp_path / f"{number}",
+            json.dumps({"metric": METRIC, "outputs": lines, "references": REFERENCES}).encode(),
+        )
+    pairs = [Pair(f"{n}", tmp_path / f"{n % 3}", tmp_path / f"{(n + 1) % 3}") for n in range(10)]
+    assert list(paired_tests(pairs)) == [record for pair in pairs for record in paired_tests([pair])]
 
 
 def test_there_is_no_p_value_where_seeds_gain_in_different_directions(tmp_path: Path) -> None:
@@ -147,7 +159,7 @@ def test_there_is_no_p_value_where_seeds_gain_in_different_directions(tmp_path: 
     runs = [{"name": name, "origin": "x", "start": ""} for name in ("a.s1", "a.s2", "b.s1", "b.s2")]
     write_plan(out, [table("costs", {"seq2seq": ["a.s1", "a.s2"], "BSO": ["b.s1", "b.s2"]})], runs)
     (found,) = read_results(out).tables
-    tested = judged_gain(found.rows[1], found.rows[0], "bleu", 1, Significance(out))
+    tested = judged_gain(found.rows[1], found.rows[0], "bleu", 1, Significance(out).complete([found]))
     assert tested is not None and tested.summary.mean == -0.5 and tested.p_value is None
 
 
@@ -170,7 +182,7 @@ def test_attachment_is_tested_by_the_sentences_counts(tmp_path: Path) -> None:
             labelled=part == "las",
             punctuation=Punctuation("upos", frozenset()),
         )
-        tested = judged_gain(found.rows[1], found.rows[0], part, 1, Significance(out).read())
+        tested = judged_gain(found.rows[1], found.rows[0], part, 1, Significance(out).complete([found]))
         assert tested is not None and tested.p_value == expected.p_value
 
 

@@ -1,6 +1,5 @@
 """Scoring a run on a split, and testing it against another one."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Evaluation, evaluate
-from argbeam.metrics import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics import bleu_tokenizer, paired_bootstrap_attachment, paired_bootstrap_bleu
 from argbeam.records import append_record, write_atomic
 from argbeam.run import Run, load
 from argbeam.tasks import Parsing
@@ -113,10 +112,3 @@ def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[s
 
 def _reference(item: Item) -> tuple[object, ...]:
     return (item.reference, item.tree and (item.tree.words, item.tree.heads, item.tree.labels))
-
-
-def bleu_tokenizer(signature: str) -> str:
-    """The tokenizer that a BLEU signature names: `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|...`."""
-    found = re.search(r"\btok:([^|]+)", signature)
-    assert found is not None, f"no tokenizer in {signature}"
-    return found[1]

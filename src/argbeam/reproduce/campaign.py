@@ -104,7 +104,7 @@ def run_campaign(campaign: Campaign, jobs: int) -> int:
     with only_process(folders.out):
         _check_recipes(campaign.plan, folders)
         for corpus in campaign.corpora.values():
-            _prepare_data(corpus, folders)
+            prepare_data(corpus, folders)
         _write_plan(campaign)
         machine = find_machine(jobs)
         steps = _steps(campaign)
@@ -133,6 +133,25 @@ def find_machine(jobs: int) -> Machine:
     cores = len(os.sched_getaffinity(0))
     chosen = jobs or (_JOBS_ON_A_GPU * len(devices) if devices else cores)
     return Machine(chosen, devices, max(1, cores // chosen))
+
+
+def prepare_data(corpus: Corpus, folders: Folders) -> None:
+    """Write a corpus's prepared files, once for all runs; the last one written says that all are there."""
+    if not corpus.prepare:
+        return
+    folder = folders.data / corpus.name
+    last = folder / "prepared.json"
+    if last.exists():
+        return
+    note(f"{folder}: preparing {corpus.prepare}; this takes minutes")
+    found = prepared(Path(corpus.prepare))
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = {}
+    for split, pairs in (("train", found.train), ("dev", found.dev), ("test", found.test)):
+        counts[split] = len(pairs)
+        for ending, lines in (("de", [p.source for p in pairs]), ("en", [p.target for p in pairs])):
+            write_atomic(folder / f"{split}.{ending}", "".join(f"{line}\n" for line in lines).encode())
+    write_atomic(last, json.dumps({"from": corpus.prepare, **counts, "left_out": found.left_out}).encode())
 
 
 def _need_corpora(request: Request, chosen: Sequence[Experiment], found: Found) -> None:
@@ -200,25 +219,6 @@ def _check_recipes(plan: Plan, folders: Folders) -> None:
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
             raise ConfigError(f"{path.parent}: made by another recipe: {'; '.join(changed)}; choose another --out")
-
-
-def _prepare_data(corpus: Corpus, folders: Folders) -> None:
-    """Write a corpus's prepared files, once for all runs; the last one written says that all are there."""
-    if not corpus.prepare:
-        return
-    folder = folders.data / corpus.name
-    last = folder / "prepared.json"
-    if last.exists():
-        return
-    note(f"{folder}: preparing {corpus.prepare}; this takes minutes")
-    found = prepared(Path(corpus.prepare))
-    folder.mkdir(parents=True, exist_ok=True)
-    counts = {}
-    for split, pairs in (("train", found.train), ("dev", found.dev), ("test", found.test)):
-        counts[split] = len(pairs)
-        for ending, lines in (("de", [p.source for p in pairs]), ("en", [p.target for p in pairs])):
-            write_atomic(folder / f"{split}.{ending}", "".join(f"{line}\n" for line in lines).encode())
-    write_atomic(last, json.dumps({"from": corpus.prepare, **counts, "left_out": found.left_out}).encode())
 
 
 def _write_plan(campaign: Campaign) -> None:

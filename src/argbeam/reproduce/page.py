@@ -27,7 +27,7 @@ _SYSTEMS = {"bso": "BSO", "conbso": "ConBSO"}
 def write_page(folder: Path, out: Path) -> list[Path]:
     """Write reproduction.html and reproduction.md for a reproduction's folder."""
     results = read_results(folder)
-    tests = Significance(folder).read()
+    tests = Significance(folder).complete(results.tables)
     tables: list[Table] = []
     for table in results.tables:
         tables.append(score_table(results, table))

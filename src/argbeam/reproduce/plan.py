@@ -16,6 +16,7 @@ from argbeam.settings import Recipe
 
 PRETRAIN = "pretrain"
 _ALL_STAGES = "*"
+_OWN = ("seed", "start")
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,9 @@ def make_plan(
                 for run in added:
                     runs[run.name] = _merged(runs.get(run.name), run)
                 rows.setdefault((experiment.name, row.label), []).append(added[-1].name)
+    own = [one for one in sets if one.partition("=")[0].strip() in _OWN]
+    if own:
+        raise ConfigError(f"--set {own[0]}: reproduce sets that itself; --seeds says how many seeds there are")
     unused = [one for one in sets if one not in used]
     if unused and runs:
         raise ConfigError(f"--set {unused[0]}: no recipe of these tables has that stage")

@@ -2,23 +2,16 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from argbeam.errors import ArgbeamError, DataError
-from argbeam.metrics import (
-    AttachmentCounts,
-    PairedBootstrap,
-    Punctuation,
-    paired_bootstrap_attachment,
-    paired_bootstrap_bleu,
-)
 from argbeam.records import append_record, read_records
-from argbeam.reproduce.scores import paired_file, read_scores
+from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
+from argbeam.reproduce.scores import read_scores
 from argbeam.reproduce.steps import Folders
-from argbeam.scoring import bleu_tokenizer
 
 # The parts of a score that tables show and test; the others (length, exact matches) stand beside them.
 _SHOWN = ("bleu", "uas", "las")
@@ -133,33 +126,41 @@ class Significance:
     def path(self) -> Path:
         return self.folder / "tests.jsonl"
 
-    def read(self) -> "Significance":
+    def complete(self, tables: Sequence[TableResult]) -> "Significance":
+        """Read the tests that are there, and make those that the tables' gains lack, so far as outputs are there."""
         for record in read_records(self.path).records if self.path.exists() else []:
+            self._learn(record)
+        pairs = dict.fromkeys(pair for table in tables for pair in self._missing(table))
+        for record in paired_tests(list(pairs)):
+            append_record(self.path, record)
             self._learn(record)
         return self
 
     def p_value(self, row: RowResult, other: RowResult, seed: int, beam: int, part: str) -> float | None:
-        """None where neither the test nor the outputs to make it from are there."""
-        names = (row.runs[seed], row.scoring, other.runs[seed], other.scoring)
-        key = json.dumps([*names, beam])
-        if key not in self.known:
-            runs = Folders(self.folder).runs
-            ours, theirs = paired_file(runs / names[0], names[1], beam), paired_file(runs / names[2], names[3], beam)
-            if not ours.exists() or not theirs.exists():
-                return None
-            tests = _paired(json.loads(ours.read_bytes()), json.loads(theirs.read_bytes()))
-            record = {
-                "key": key,
-                "p": {name: test.p_value for name, test in tests.items()},
-                "signatures": {name: test.signature for name, test in tests.items()},
-            }
-            append_record(self.path, record)
-            self._learn(record)
-        return self.known[key].get(part)
+        """None where there is no such test."""
+        return self.known.get(_key(row, other, seed, beam), {}).get(part)
+
+    def _missing(self, table: TableResult) -> Iterator[Pair]:
+        runs = Folders(self.folder).runs
+        for label in table.references:
+            reference = table.row(label)
+            for row in table.rows if reference else ():
+                for seed, beam in ((seed, beam) for seed in row.by_seed for beam in table.beams):
+                    if row is reference or reference is None or seed not in reference.by_seed:
+                        continue
+                    ours = paired_file(runs / row.runs[seed], row.scoring, beam)
+                    theirs = paired_file(runs / reference.runs[seed], reference.scoring, beam)
+                    key = _key(row, reference, seed, beam)
+                    if key not in self.known and ours.exists() and theirs.exists():
+                        yield Pair(key, ours, theirs)
 
     def _learn(self, record: dict[str, Any]) -> None:
         self.known[record["key"]] = record["p"]
         self.signatures |= record["signatures"]
+
+
+def _key(row: RowResult, other: RowResult, seed: int, beam: int) -> str:
+    return json.dumps([row.runs[seed], row.scoring, other.runs[seed], other.scoring, beam])
 
 
 def read_results(folder: Path) -> Results:
@@ -236,19 +237,3 @@ def _run(folder: Path, planned: dict[str, Any]) -> RunResult:
         epochs=by_kind["epoch"],
         stages=by_kind["stage"],
     )
-
-
-def _paired(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, PairedBootstrap]:
-    if "counts" in ours:
-        # Only the name of the tag set goes into the signature: the words are counted already.
-        punctuation = Punctuation(ours["punctuation"], frozenset())
-        counts = [[AttachmentCounts(*one) for one in side["counts"]] for side in (ours, theirs)]
-        return {
-            name: paired_bootstrap_attachment(*counts, labelled=name == "las", punctuation=punctuation)
-            for name in ("uas", "las")
-        }
-    if ours["references"] != theirs["references"]:
-        raise DataError("paired tests: the two runs were scored on other sentences; the same ones are needed")
-    tokenize = bleu_tokenizer(ours["metric"])
-    test = paired_bootstrap_bleu(ours["outputs"], theirs["outputs"], ours["references"], tokenize=tokenize)
-    return {"bleu": test}

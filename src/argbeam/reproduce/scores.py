@@ -4,7 +4,6 @@ RUN/scores.jsonl     a line for each scoring that is done: its records, with the
 RUN/paired/          outputs or counts by sentence, for paired tests
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from argbeam.records import append_record, read_records, write_atomic
+from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.plan import Scoring
 from argbeam.run import Run
 from argbeam.scoring import Scored, open_run, score_run
@@ -44,11 +44,6 @@ def read_scores(folder: Path) -> dict[str, list[dict[str, Any]]]:
     path = folder / _FILE
     records = read_records(path).records if path.exists() else []
     return {record["scoring"]: record["records"] for record in records}
-
-
-def paired_file(folder: Path, scoring: str, beam: int) -> Path:
-    """Where a scoring's outputs or counts by sentence are kept."""
-    return folder / "paired" / f"{hashlib.sha256(scoring.encode()).hexdigest()[:10]}.beam{beam}.json"
 
 
 def _on_dev(folder: Path, sets: Sequence[str]) -> dict[str, Any]:
