@@ -145,5 +145,5 @@ def test_the_generated_corpus_does_for_every_table_and_recipe() -> None:
     for name in shipped_recipes():
         if not name.startswith("demo/"):
             recipe = recipe_on(found.corpora["translation"], name)
-            assert recipe.data.kind == "generated" and recipe.model.vectors == ""
+            assert recipe.data.kind == "generated" and getattr(recipe.model, "vectors", "") == ""
             assert {stage.epochs for stage in recipe.stages.values()} == {3}

@@ -119,7 +119,7 @@ def _ud_parsing(root: Path, prepared: Path) -> Look:
 
 def _ptb_trees(root: Path, prepared: Path) -> Look:
     look, vectors = _sections(root, "conllx", (".conllx", ".conll")), _vectors(root)
-    more = ("task.punctuation=ptb", "text.max_length=120", *_epochs(train=25, pretrain=5, bso=16))
+    more = ("task.punctuation=ptb", "text.max_length=120", *_epochs(train=25, pretrain=5, later=16))
     return Look((*look.sets, *more, *vectors.sets), look.missing, vectors.notes)
 
 
@@ -139,7 +139,7 @@ def _iwslt(root: Path, prepared: Path) -> Look:
         for side, ending in (("source", "de"), ("target", "en"))
     }
     data = {"kind": "parallel", "root": str(prepared), **sides}
-    more = ("model.dropout=0.2", *_epochs(train=15, pretrain=3, bso=21))
+    more = ("model.dropout=0.2", *_epochs(train=15, pretrain=3, later=21))
     return Look((f"data={inline_toml(data)}", *more), missing, prepare=str(folder or ""))
 
 
@@ -160,7 +160,7 @@ def _tatoeba(root: Path, prepared: Path) -> Look:
     lists = {split: [files.get(part, "")] for split, part in zip(SPLITS, parts, strict=True)}
     data = {"kind": "tsv", "root": str(root), **lists, "source_column": 0, "target_column": 1}
     # Five times the pairs of Multi30k: fewer epochs are as many updates.
-    more = ("text.tokenizer=moses", "model.dropout=0.2", *_epochs(train=12, pretrain=5, bso=12))
+    more = ("text.tokenizer=moses", "model.dropout=0.2", *_epochs(train=12, pretrain=5, later=12))
     return Look((f"data={inline_toml(data)}", *more), missing)
 
 
@@ -279,5 +279,10 @@ def _vectors(root: Path) -> Look:
     return Look((f"model.vectors={inline_toml(f'vectors/{names[0]}')}",))
 
 
-def _epochs(**stages: int) -> tuple[str, ...]:
-    return tuple(f"stages.{stage}.epochs={epochs}" for stage, epochs in stages.items())
+# What the shipped recipes call the stage after pre-training.
+_LATER = ("bso", "crf", "early_update", "max_violation", "mixer", "mrt")
+
+
+def _epochs(*, train: int, pretrain: int, later: int) -> tuple[str, ...]:
+    epochs = {"train": train, "pretrain": pretrain, **dict.fromkeys(_LATER, later)}
+    return tuple(f"stages.{stage}.epochs={number}" for stage, number in epochs.items())
