@@ -45,6 +45,7 @@ ORDER = [
     "run",
     "scoring",
     "decoding",
+    "pages",
     "plots",
     "report",
     "display",
@@ -52,6 +53,7 @@ ORDER = [
     "shipped",
     "bench",
     "demo",
+    "reproduce",
     "cli",
     "__main__",
 ]

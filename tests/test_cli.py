@@ -124,6 +124,7 @@ def test_the_command_line_is_what_it_was() -> None:
         "train": ["recipe", "--out", "--set", "--data"],
         "decode": ["run", "--input", "--output", "--beam", "--n-best", "--scores", "--trace", "--json", "--set"],
         "evaluate": ["run", "--split", "--beam", "--against", "--json", "--set"],
+        "reproduce": ["tables", "--data", "--out", "--seeds", "--jobs", "--set", "--dry-run"],
         "report": ["runs", "--out"],
         "bench": [
             "--device",
@@ -388,6 +389,30 @@ def test_beams_are_whole_numbers(argbeam: Command, runs: dict[str, Path], beam: 
 def test_a_split_is_dev_or_test(argbeam: Command, runs: dict[str, Path]) -> None:
     done = argbeam("evaluate", runs["ordering"], "--split", "train")
     assert done.stderr == "argbeam: error: --split train: accepted: dev, test\n"
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing(argbeam: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = argbeam("reproduce", "costs", "timing", "--data", "generated", "--out", out, "--seeds", "2", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"7 runs under {out / 'runs'}"  # two costs and their pre-training, twice; the timing
+    assert lines[-1] == "costs: Translation by cost, generated, dev: cost 0/1, cost 1-SB"
+    assert "costs: generated" in done.stderr and not out.exists()
+
+
+def test_reproduce_says_which_corpus_is_missing(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("reproduce", "parsing", "--data", tmp_path, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith(f"argbeam: error: parsing: no corpus for it under {tmp_path}: Penn Treebank")
+    assert "LDC99T42" in done.stderr and "UD_English-EWT" in done.stderr
+
+
+def test_report_of_a_reproduction_is_its_page(argbeam: Command, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"tables": [], "runs": [], "left_out": []}', encoding="utf-8")
+    done = argbeam("report", tmp_path, "--out", tmp_path / "page")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(tmp_path / "page" / f"reproduction.{end}") for end in ("html", "md")]
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:

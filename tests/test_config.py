@@ -301,8 +301,8 @@ def test_a_misspelt_key_is_named_before_the_missing_one_it_causes() -> None:
     [
         ("parsing", "text", "generated, conllu, conllx"),
         ("parsing", "tsv", "generated, conllu, conllx"),
-        ("translation", "text", "generated, parallel, tsv"),
-        ("translation", "conllu", "generated, parallel, tsv"),
+        ("translation", "text", "generated, parallel, tsv, iwslt14"),
+        ("translation", "conllu", "generated, parallel, tsv, iwslt14"),
     ],
 )
 def test_a_task_takes_its_own_kinds_of_data(task: str, data: str, accepted: str) -> None:

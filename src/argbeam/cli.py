@@ -148,14 +148,53 @@ def evaluate(
 
 
 @app.command()
+def reproduce(
+    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE...]", help="Tables; none: all.")] = None,
+    *,
+    data: Annotated[str, typer.Option(metavar="DIR", help="Folder of corpora, or `generated`.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, records and the report go.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each system, with seeds 1, 2, ...")] = 1,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs side by side; 0: as many as suit the machine.")] = 0,
+    sets: Sets = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
+) -> None:
+    """Run what the paper's tables need, score it, and set the tables beside the paper's. Goes on after a stop."""
+    from argbeam.display import note
+    from argbeam.reproduce.campaign import Request, prepare_campaign, run_campaign, show_plan
+
+    request = Request(tuple(tables or ()), data, out, seeds, jobs, tuple(sets or ()))
+    campaign = prepare_campaign(request)
+    for line in campaign.notes:
+        note(line)
+    if dry_run:
+        show_plan(campaign)
+        return
+    signal = run_campaign(campaign, jobs)
+    if signal:
+        again = ["reproduce", *request.tables, "--data", data, "--out", str(out), "--seeds", str(seeds)]
+        again += ["--jobs", str(jobs)] if jobs else []
+        again += [part for override in request.sets for part in ("--set", override)]
+        _stopped(again, signal)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; the first is the reference.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where report.html and report.md go.")],
 ) -> None:
-    """Write tables and curves of runs: report.html, which needs no other file, and report.md."""
+    """Write tables and curves of runs: report.html, which needs no other file, and report.md.
+
+    A reproduction's folder instead of runs gives reproduction.html and reproduction.md.
+    """
     from argbeam.report import write_report
 
-    for path in write_report(runs, out):
+    if len(runs) == 1 and (runs[0] / "plan.json").is_file():
+        from argbeam.reproduce.page import write_page
+
+        written = write_page(runs[0], out)
+    else:
+        written = write_report(runs, out)
+    for path in written:
         print(path)
 
 

@@ -47,6 +47,23 @@ def recipe_to_json(recipe: Recipe) -> str:
     return json.dumps(recipe.model_dump(), indent=2, allow_nan=False) + "\n"
 
 
+def recipe_to_toml(recipe: Recipe, *, purpose: str) -> str:
+    """The whole recipe as a file that `load_recipe` reads: a line for each table, after a comment."""
+    lines = [f"{key} = {inline_toml(value)}" for key, value in recipe.model_dump().items() if value is not None]
+    return "\n".join([f"# {purpose}", *lines]) + "\n"
+
+
+def inline_toml(value: Any) -> str:
+    """A value as TOML has it on one line: `{kind = "text", train = ["a.txt"]}`. What is None is left out."""
+    if isinstance(value, Mapping):
+        parts = (f"{key} = {inline_toml(inner)}" for key, inner in value.items() if inner is not None)
+        return "{" + ", ".join(parts) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(inline_toml(inner) for inner in value) + "]"
+    # JSON's numbers, truth values and strings are TOML's, but for characters outside the first plane and DEL.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007F")
+
+
 def recipe_from_json(text: str, *, where: str = "recipe") -> Recipe:
     """The recipe that `recipe_to_json` wrote."""
     try:

@@ -75,7 +75,7 @@ def _progress_line(event: Progress) -> str:
     parts = [f"{event.stage}, epoch {event.epoch + 1}", f"update {event.update:,}", f"loss {event.loss:.3f} a word"]
     if event.beam:
         parts.append(f"beam {event.beam}, {event.violations:.3f} violations a word")
-    parts += [f"{event.words_per_second:,.0f} words/s", f"{_duration(event.seconds_left)} left in the stage"]
+    parts += [f"{event.words_per_second:,.0f} words/s", f"{duration(event.seconds_left)} left in the stage"]
     return "; ".join(parts)
 
 
@@ -112,11 +112,11 @@ def _bar(recipe: Recipe, title: str) -> Iterator[Show]:
 
 def _figures(event: Progress) -> str:
     search = f"beam {event.beam}  {event.violations:.3f} viol/word  " if event.beam else ""
-    speed = f"{event.words_per_second:,.0f} words/s  {_duration(event.seconds_left)} left"
+    speed = f"{event.words_per_second:,.0f} words/s  {duration(event.seconds_left)} left"
     return f"loss {event.loss:.3f}  {search}{speed}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Minutes and seconds, or hours and minutes: 3:07, 2 h 15."""
     whole = round(seconds)
     return f"{whole // 60}:{whole % 60:02}" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02}"

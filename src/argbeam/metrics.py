@@ -5,6 +5,7 @@ signatures are not comparable.
 """
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -264,6 +265,13 @@ def _check_bootstrap(samples: int, seed: int) -> None:
 
 def _extent(counts: Sequence[AttachmentCounts]) -> str:
     return f"{len(counts)} sentences with {sum(one.words for one in counts)} scored words"
+
+
+def bleu_tokenizer(signature: str) -> str:
+    """The tokenizer that a BLEU signature names: `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|...`."""
+    found = re.search(r"\btok:([^|]+)", signature)
+    assert found is not None, f"no tokenizer in {signature}"
+    return found[1]
 
 
 @contextmanager

@@ -11,30 +11,45 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot; with no points it is left out."""
+    """One line of a plot; with no points it is left out. A `dashed` one has the colour of the line before it.
+
+    `spread` is how far the values scatter, up and down; empty where that is not known.
+    """
 
     label: str
     x: list[int]
     y: list[float]
+    dashed: bool = False
+    spread: tuple[float, ...] = ()
 
 
-def lines_png(title: str, x_label: str, curves: Sequence[Curve]) -> bytes:
-    """Curves over whole numbers."""
+def lines_png(title: str, x_label: str, curves: Sequence[Curve], *, ticks: Sequence[int] | None = None) -> bytes:
+    """Curves over whole numbers, of which `ticks` are marked."""
     figure, axes = _figure(title, x_label)
-    for number, curve in enumerate(curves):
+    number = -1
+    for curve in curves:
+        number += not curve.dashed
         if curve.y:
             colour = _COLOURS[number % len(_COLOURS)]
-            axes.plot(curve.x, curve.y, label=curve.label, color=colour, marker="o", markersize=3, linewidth=1.4)
+            look = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1.4}
+            look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
+            axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
+    if ticks is not None:
+        axes.set_xticks(ticks)
     return _png(figure, axes)
 
 
-def bars_png(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> bytes:
-    """A group of bars at each place, one of each label."""
+def bars_png(
+    title: str, x_label: str, groups: Mapping[str, Sequence[float]], *, places: Sequence[str] | None = None
+) -> bytes:
+    """A group of bars at each place, one of each label; places are counted from 1 where they have no names."""
     figure, axes = _figure(title, x_label)
     width = 0.8 / len(groups)
     for number, (label, values) in enumerate(groups.items()):
-        places = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
-        axes.bar(places, values, width, label=label, color=_COLOURS[number % len(_COLOURS)])
+        shifted = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
+        axes.bar(shifted, values, width, label=label, color=_COLOURS[number % len(_COLOURS)])
+    if places is not None:
+        axes.set_xticks(range(1, len(places) + 1), places)
     return _png(figure, axes)
 
 

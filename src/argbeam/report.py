@@ -1,7 +1,5 @@
 """Tables and plots of runs, from what their folders hold: report.html, which needs no other file, and report.md."""
 
-import base64
-import html
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +8,9 @@ from typing import Any
 
 from argbeam.config import recipe_from_json
 from argbeam.errors import ArgbeamError, DataError
+from argbeam.pages import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
 from argbeam.plots import Curve, bars_png, lines_png
-from argbeam.records import read_records, write_atomic
+from argbeam.records import read_records
 from argbeam.scoring import signature_line
 from argbeam.settings import Recipe
 
@@ -35,37 +34,13 @@ class RunData:
         return list(self.recipe.stages.values())[-1].loss.kind == "cross_entropy"
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table with the signatures that its numbers stand on."""
-
-    title: str
-    headers: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-
-
-@dataclass(frozen=True)
-class Plot:
-    title: str
-    png: bytes
-
-
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write the report of the runs, in the order given; return its files."""
     runs = read_runs(folders)
     scores, others = score_tables(runs), [diagnostics_table(runs), settings_table(runs)]
-    pages = {
-        "report.html": _html(scores, list(_plots(runs)), others),
-        "report.md": _markdown([*scores, *others]),
-    }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in pages.items():
-            write_atomic(out / name, text.encode())
-    except OSError as error:
-        raise ArgbeamError(f"{out}: cannot be written: {error.strerror}; --out takes a folder") from None
-    return [out / name for name in pages]
+    body = [*map(html_table, scores), html_figures(list(_plots(runs))), *map(html_table, others)]
+    pages = {"report.html": html_page("Report", body), "report.md": markdown_page("Report", [*scores, *others])}
+    return write_pages(pages, out)
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunData]:
@@ -259,51 +234,3 @@ def _curve(run: RunData, values: Sequence[float | int | None]) -> Curve:
     """The epochs that have the figure, numbered through the stages."""
     points = [(number, value) for number, value in enumerate(values, 1) if value is not None]
     return Curve(run.label, [x for x, _ in points], [float(y) for _, y in points])
-
-
-def _markdown(tables: Sequence[Table]) -> str:
-    parts = ["# Report\n"]
-    for table in tables:
-        lines = [table.headers, ["---"] * len(table.headers), *table.rows]
-        cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-        parts.append(f"## {table.title}\n")
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n")
-        parts += [f"- {note}" for note in table.notes] + ([""] if table.notes else [])
-    return "\n".join(parts)
-
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1100px;
-  margin: 2em auto; padding: 0 1em }
-h1, h2 { font-weight: 600 }
-h2 { font-size: 1.1em; margin: 2em 0 .5em }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .3em .9em .3em 0; border-bottom: 1px solid #ddd }
-th { color: #555; font-weight: 600 }
-.note { color: #666; font-size: 12px; margin: .2em 0; overflow-wrap: anywhere }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1em; margin-top: 2em }
-img { max-width: 100% }
-"""
-
-
-def _html(scores: Sequence[Table], plots: Sequence[Plot], others: Sequence[Table]) -> str:
-    images = [
-        f'<img alt="{html.escape(plot.title)}" src="data:image/png;base64,{base64.b64encode(plot.png).decode()}">'
-        for plot in plots
-    ]
-    figures = '<div class="plots">\n' + "\n".join(images) + "\n</div>"
-    page = "\n".join([*map(_html_table, scores), figures, *map(_html_table, others)])
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>argbeam report</title>\n'
-        f"<style>{_STYLE}</style>\n<h1>Report</h1>\n{page}\n</html>\n"
-    )
-
-
-def _html_table(table: Table) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "\n".join([row(table.headers, "th"), *(row(cells, "td") for cells in table.rows)])
-    notes = "".join(f'\n<p class="note">{html.escape(note)}</p>' for note in table.notes)
-    return f'<h2>{html.escape(table.title)}</h2>\n<div class="wide"><table>\n{body}\n</table></div>{notes}'

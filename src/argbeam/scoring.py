@@ -1,6 +1,5 @@
 """Scoring a run on a split, and testing it against another one."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Evaluation, evaluate
-from argbeam.metrics import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics import bleu_tokenizer, paired_bootstrap_attachment, paired_bootstrap_bleu
 from argbeam.records import append_record, write_atomic
 from argbeam.run import Run, load
 from argbeam.tasks import Parsing
@@ -68,7 +67,7 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
         }
     else:
         references = [item.reference for item in ours.items]
-        tokenize = _tokenize(ours.record["metric"])
+        tokenize = bleu_tokenizer(ours.record["metric"])
         tests = {"bleu": paired_bootstrap_bleu(ours.texts, theirs.texts, references, tokenize=tokenize)}
     return {
         "run": str(other.path),
@@ -103,7 +102,9 @@ def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[s
     try:
         predictions.mkdir(exist_ok=True)
         power = f".power{record['length_power']:g}" if record["length_power"] else ""
-        write_atomic(predictions / f"{split}.beam{beam}{power}.txt", "".join(f"{text}\n" for text in texts).encode())
+        stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
+        lines = "".join(f"{text}\n" for text in texts)
+        write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())
         append_record(folder / "evaluations.jsonl", record)
     except OSError as error:
         raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None
@@ -111,10 +112,3 @@ def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[s
 
 def _reference(item: Item) -> tuple[object, ...]:
     return (item.reference, item.tree and (item.tree.words, item.tree.heads, item.tree.labels))
-
-
-def _tokenize(signature: str) -> str:
-    """The tokenizer that a BLEU signature names: `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|...`."""
-    found = re.search(r"\btok:([^|]+)", signature)
-    assert found is not None, f"no tokenizer in {signature}"
-    return found[1]

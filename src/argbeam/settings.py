@@ -172,8 +172,16 @@ class TsvData(FileData):
         return self
 
 
+class IwsltData(Settings):
+    """IWSLT 2014 German to English in the files of its distribution, prepared as for MIXER."""
+
+    kind: Literal["iwslt14"] = "iwslt14"
+    root: FilePath = Field(default=".", description="folder of the distribution's files, or the one above it")
+
+
 Data = Annotated[
-    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData, Field(discriminator="kind")
+    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData | IwsltData,
+    Field(discriminator="kind"),
 ]
 
 
@@ -533,5 +541,5 @@ class Recipe(Settings):
 DATA_OF_TASK = {
     "word_ordering": ("generated", "text", "conllu", "conllx"),
     "parsing": ("generated", "conllu", "conllx"),
-    "translation": ("generated", "parallel", "tsv"),
+    "translation": ("generated", "parallel", "tsv", "iwslt14"),
 }

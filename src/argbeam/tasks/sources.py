@@ -8,10 +8,11 @@ from argbeam import corpus, settings
 from argbeam.errors import DataError
 from argbeam.readers.conll import Flavour, Tree, read_conll
 from argbeam.readers.text import TextPair, read_parallel, read_text, read_tsv
+from argbeam.tasks.iwslt import prepared
 
 TreeData = settings.GeneratedData | settings.ConlluData | settings.ConllxData
 SentenceData = TreeData | settings.TextData
-PairData = settings.GeneratedData | settings.ParallelData | settings.TsvData
+PairData = settings.GeneratedData | settings.ParallelData | settings.TsvData | settings.IwsltData
 
 _GENERATED = Path("generated")
 
@@ -41,6 +42,9 @@ def read_pairs(data: PairData, split: str) -> list[TextPair]:
             TextPair(" ".join(s.words), " ".join(s.translation), _GENERATED / split, line)
             for line, s in enumerate(_generated(data, split), 1)
         ]
+    if isinstance(data, settings.IwsltData):
+        pairs: list[TextPair] = getattr(prepared(Path(data.root)), split)
+        return pairs
     if isinstance(data, settings.TsvData):
         paths = _files(data.root, getattr(data, split), split)
         return read_tsv(paths, source_column=data.source_column, target_column=data.target_column)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from argbeam.data import Example
 from argbeam.metrics import corpus_bleu
-from argbeam.settings import ParallelData, Recipe, Text, TsvData, WordOrderingTask
+from argbeam.settings import IwsltData, ParallelData, Recipe, Text, TsvData, WordOrderingTask
 from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.tasks.contract import Fitted, Item, Read, Score
 from argbeam.tasks.sources import SentenceData, read_sentences
 from argbeam.vocabulary import Vocabulary, fold_digits
 
-PAIRED = (ParallelData, TsvData)
+PAIRED = (ParallelData, TsvData, IwsltData)
 _VOCABULARY_FILE = "vocabulary.json"
 
 

@@ -1,0 +1,1 @@
+"""The paper's tables, reproduced: which runs they need, how these are run, and what is made of them."""

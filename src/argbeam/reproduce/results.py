@@ -1,0 +1,239 @@
+"""What a reproduction's folder says: scores by table, system, beam and seed; gains, and what chance makes of them."""
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from argbeam.errors import ArgbeamError, DataError
+from argbeam.records import append_record, read_records
+from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
+from argbeam.reproduce.scores import read_scores
+from argbeam.reproduce.steps import Folders
+
+# The parts of a score that tables show and test; the others (length, exact matches) stand beside them.
+_SHOWN = ("bleu", "uas", "las")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Numbers of several seeds: their mean, and the standard deviation of a sample (None for one seed)."""
+
+    mean: float
+    spread: float | None
+    count: int
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """5, 6 and 10 have mean 7 and spread sqrt((4 + 1 + 9) / 2) = 2.65."""
+    return Summary(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """A system's records by seed (counted from 0) and beam; seeds that are not scored yet are not there."""
+
+    label: str
+    runs: tuple[str, ...]
+    scoring: str
+    by_seed: dict[int, dict[int, dict[str, Any]]]
+
+    def values(self, part: str, beam: int) -> dict[int, float]:
+        """A part of the score by seed."""
+        return {
+            seed: records[beam]["scores"][part]
+            for seed, records in self.by_seed.items()
+            if beam in records and part in records[beam]["scores"]
+        }
+
+    def summary(self, part: str, beam: int) -> Summary | None:
+        values = list(self.values(part, beam).values())
+        return summary(values) if values else None
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """A table's rows so far as they are scored. All of its numbers have one metric."""
+
+    name: str
+    title: str
+    corpus: str
+    split: str
+    references: tuple[str, ...]
+    rows: tuple[RowResult, ...]
+    parts: tuple[str, ...]
+    beams: tuple[int, ...]
+    metric: str
+
+    def row(self, label: str) -> RowResult | None:
+        return next((row for row in self.rows if row.label == label), None)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run's records say. `seconds` is the time of its training, without that of the run it started from."""
+
+    name: str
+    origin: str
+    start: str
+    started: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    stages: list[dict[str, Any]]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.stages[-1]["seconds"]) if self.stages else 0.0
+
+
+@dataclass(frozen=True)
+class Results:
+    """All of a reproduction's folder; `timing` is None where it was not asked for or is not done."""
+
+    folder: Path
+    tables: tuple[TableResult, ...]
+    runs: dict[str, RunResult]
+    timing: dict[str, Any] | None
+    left_out: tuple[str, ...]
+
+    def seconds(self, run: str) -> float:
+        """A run's training time with that of the run it started from."""
+        start = self.runs[run].start
+        return self.runs[run].seconds + (self.runs[start].seconds if start else 0.0)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The mean gain over a reference, seed by seed, and the largest p-value of the seeds' paired tests.
+
+    There is none where a test is missing, nor where seeds gain in different directions.
+    """
+
+    summary: Summary
+    p_value: float | None
+
+
+@dataclass
+class Significance:
+    """Paired bootstrap tests, each made once: they are kept in the folder, and outlive the outputs they are made of."""
+
+    folder: Path
+    known: dict[str, dict[str, float]] = field(default_factory=dict)
+    signatures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "tests.jsonl"
+
+    def complete(self, tables: Sequence[TableResult]) -> "Significance":
+        """Read the tests that are there, and make those that the tables' gains lack, so far as outputs are there."""
+        for record in read_records(self.path).records if self.path.exists() else []:
+            self._learn(record)
+        pairs = dict.fromkeys(pair for table in tables for pair in self._missing(table))
+        for record in paired_tests(list(pairs)):
+            append_record(self.path, record)
+            self._learn(record)
+        return self
+
+    def p_value(self, row: RowResult, other: RowResult, seed: int, beam: int, part: str) -> float | None:
+        """None where there is no such test."""
+        return self.known.get(_key(row, other, seed, beam), {}).get(part)
+
+    def _missing(self, table: TableResult) -> Iterator[Pair]:
+        runs = Folders(self.folder).runs
+        for label in table.references:
+            reference = table.row(label)
+            for row in table.rows if reference else ():
+                for seed, beam in ((seed, beam) for seed in row.by_seed for beam in table.beams):
+                    if row is reference or reference is None or seed not in reference.by_seed:
+                        continue
+                    ours = paired_file(runs / row.runs[seed], row.scoring, beam)
+                    theirs = paired_file(runs / reference.runs[seed], reference.scoring, beam)
+                    key = _key(row, reference, seed, beam)
+                    if key not in self.known and ours.exists() and theirs.exists():
+                        yield Pair(key, ours, theirs)
+
+    def _learn(self, record: dict[str, Any]) -> None:
+        self.known[record["key"]] = record["p"]
+        self.signatures |= record["signatures"]
+
+
+def _key(row: RowResult, other: RowResult, seed: int, beam: int) -> str:
+    return json.dumps([row.runs[seed], row.scoring, other.runs[seed], other.scoring, beam])
+
+
+def read_results(folder: Path) -> Results:
+    """Read what is there; runs that are not trained or scored yet are left out of the tables."""
+    folders = Folders(folder)
+    if not folders.plan.is_file():
+        raise DataError(f"{folder}: no reproduction: plan.json is missing; `argbeam reproduce` makes one")
+    plan = json.loads(folders.plan.read_text(encoding="utf-8"))
+    runs = {run["name"]: _run(folders.runs / run["name"], run) for run in plan["runs"]}
+    tables = (_table(folders.runs, table) for table in plan["tables"])
+    timing = json.loads(folders.timing.read_bytes()) if folders.timing.exists() else None
+    found = tuple(table for table in tables if table is not None)
+    return Results(folder, found, runs, timing, tuple(plan["left_out"]))
+
+
+def gain(row: RowResult, reference: RowResult, part: str, beam: int) -> dict[int, float]:
+    """By how much a row is ahead of the reference of the same seed, for each seed that both have."""
+    ours, theirs = row.values(part, beam), reference.values(part, beam)
+    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+
+
+def judged_gain(row: RowResult, reference: RowResult, part: str, beam: int, tests: Significance) -> Gain | None:
+    gains = gain(row, reference, part, beam)
+    if not gains:
+        return None
+    found = [tests.p_value(row, reference, seed, beam, part) for seed in gains]
+    known = [p for p in found if p is not None]
+    one_way = all(value >= 0 for value in gains.values()) or all(value <= 0 for value in gains.values())
+    return Gain(summary(list(gains.values())), max(known) if one_way and len(known) == len(found) else None)
+
+
+def _table(runs: Path, table: dict[str, Any]) -> TableResult | None:
+    rows = []
+    for row in table["rows"]:
+        by_seed = {}
+        for seed, run in enumerate(row["runs"]):
+            records = read_scores(runs / run).get(row["scoring"])
+            if records is not None:
+                by_seed[seed] = {record["test_beam"]: record for record in records}
+        rows.append(RowResult(row["label"], tuple(row["runs"]), row["scoring"], by_seed))
+    records = [record for row in rows for by_beam in row.by_seed.values() for record in by_beam.values()]
+    if not records:
+        return None
+    metrics = sorted({record["metric"] for record in records})
+    if len(metrics) > 1:
+        raise ArgbeamError(
+            f"{table['name']}: scores of {len(metrics)} metrics, {' and '.join(metrics)}; a table holds one: "
+            "reproduce it into another --out"
+        )
+    return TableResult(
+        table["name"],
+        table["title"],
+        table["corpus"],
+        table["split"],
+        tuple(table["references"]),
+        tuple(rows),
+        parts=tuple(part for part in _SHOWN if part in records[0]["scores"]),
+        beams=tuple(sorted({record["test_beam"] for record in records})),
+        metric=metrics[0],
+    )
+
+
+def _run(folder: Path, planned: dict[str, Any]) -> RunResult:
+    path = folder / "records.jsonl"
+    records = read_records(path).records if path.exists() else []
+    by_kind: dict[str, list[dict[str, Any]]] = {"start": [], "epoch": [], "stage": []}
+    for record in records:
+        by_kind.setdefault(record["kind"], []).append(record)
+    return RunResult(
+        planned["name"],
+        planned["origin"],
+        planned["start"],
+        started=by_kind["start"][0] if by_kind["start"] else {},
+        epochs=by_kind["epoch"],
+        stages=by_kind["stage"],
+    )

@@ -1,0 +1,75 @@
+"""One step of a reproduction in a process of its own: `python -m argbeam.reproduce.worker VERB ...`.
+
+Its standard input is a pipe from the process that started it. When that process ends, killed or not, the pipe closes,
+and the step stops as it does for a signal: nothing goes on unseen.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from argbeam.errors import ArgbeamError
+
+TIMED_BEAMS = (2, 3, 4, 5, 6)
+
+
+def main() -> None:
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    verb, *arguments = sys.argv[1:]
+    try:
+        sys.exit({"run": _run, "time": _time}[verb](arguments))
+    except ArgbeamError as error:
+        print(f"argbeam: error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _stop_with_parent() -> None:
+    # Not through sys.stdin, whose lock would be held when the interpreter ends.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Train, or go on, and then do what scoring is missing: one process, so that files are read once."""
+    from argbeam.config import load_recipe
+    from argbeam.reproduce.plan import Scoring
+    from argbeam.reproduce.scores import score_planned
+    from argbeam.training import train_run
+
+    recipe, folder, *keys = arguments
+    outcome = train_run(load_recipe(recipe), Path(folder))
+    if outcome.signal:
+        return 128 + outcome.signal
+    scorings = [
+        Scoring(one["split"], tuple(one["beams"]), tuple(one["powers"]), one["stop"]) for one in map(json.loads, keys)
+    ]
+    score_planned(Path(folder), scorings)
+    return 0
+
+
+def _time(arguments: Sequence[str]) -> int:
+    import torch
+
+    from argbeam.bench import Shape, bench
+    from argbeam.records import write_atomic
+    from argbeam.run import choose_device
+
+    path, device, rounds, *sizes = arguments
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    rows = bench(Shape(*map(int, sizes)), device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds))
+    name = torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu"
+    shape = dict(zip(("batch", "source", "target", "vocabulary", "layers", "hidden"), map(int, sizes), strict=True))
+    found = {"device": name, "shape": shape, "rows": [row.as_dict() for row in rows]}
+    write_atomic(Path(path), json.dumps(found).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    main()

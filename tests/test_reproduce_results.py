@@ -1,0 +1,248 @@
+"""Results by hand: means, spreads, gains, tests of significance and the pages made of them."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from argbeam.errors import ArgbeamError, DataError
+from argbeam.metrics import AttachmentCounts, Punctuation, paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.records import append_record, write_atomic
+from argbeam.reproduce.page import gain_tables, runs_table, score_table, speed_table, write_page
+from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
+from argbeam.reproduce.plan import Scoring
+from argbeam.reproduce.results import Significance, gain, judged_gain, read_results, summary
+
+METRIC = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
+TEST, DEV = Scoring("test").key, Scoring("dev").key
+REFERENCES = ["the cat sat down", "a dog ran home again", "it is so very late", "we go on and on"]
+
+
+def write_run(
+    out: Path, name: str, scores: dict[int, dict[str, float]], *, scoring: str = TEST, metric: str = METRIC
+) -> None:
+    """A run folder with its records and one scoring."""
+    folder = out / "runs" / name
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        append_record(folder / "records.jsonl", {"kind": "start", "device": "cpu"})
+        for epoch in (0, 1):
+            record = {"kind": "epoch", "stage": "bso", "epoch": epoch, "violations_per_word": 0.5 - epoch / 10}
+            append_record(folder / "records.jsonl", record)
+        stage = {"kind": "stage", "stage": "bso", "epochs": 2, "kept_epoch": 1, "seconds": 90.0}
+        append_record(folder / "records.jsonl", stage)
+    records = [{"test_beam": beam, "metric": metric, "scores": parts} for beam, parts in scores.items()]
+    append_record(folder / "scores.jsonl", {"scoring": scoring, "records": records, "tried": []})
+
+
+def write_plan(out: Path, tables: list[dict[str, Any]], runs: list[dict[str, str]]) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    plan = {"tables": tables, "runs": runs, "left_out": ["translation/mrt"]}
+    write_atomic(out / "plan.json", json.dumps(plan).encode())
+    return out
+
+
+def table(name: str, rows: dict[str, list[str]], *, split: str = "test") -> dict[str, Any]:
+    scoring = Scoring(split).key
+    return {
+        "name": name,
+        "title": name,
+        "corpus": "small",
+        "split": split,
+        "references": ["seq2seq"],
+        "rows": [{"label": label, "runs": runs, "scoring": scoring} for label, runs in rows.items()],
+    }
+
+
+def bleu(*values: float) -> dict[int, dict[str, float]]:
+    return {beam: {"bleu": value, "exact": 0.0} for beam, value in zip((1, 5, 10), values, strict=True)}
+
+
+@pytest.fixture
+def ordering(tmp_path: Path) -> Path:
+    """Two seeds of seq2seq, BSO and ConBSO, of which ConBSO's second is not scored yet."""
+    out = tmp_path / "out"
+    write_run(out, "seq2seq.s1", bleu(20.0, 24.0, 25.0))
+    write_run(out, "seq2seq.s2", bleu(22.0, 26.0, 25.0))
+    write_run(out, "bso.s1", bleu(21.0, 27.0, 29.0))
+    write_run(out, "bso.s2", bleu(25.0, 27.0, 30.0))
+    write_run(out, "conbso.s1", bleu(30.0, 31.0, 32.0))
+    rows = {label: [f"{name}.s1", f"{name}.s2"] for label, name in [("seq2seq", "seq2seq"), ("BSO", "bso")]}
+    rows["ConBSO"] = ["conbso.s1", "conbso.s2"]
+    runs = [{"name": name, "origin": "x/y", "start": ""} for names in rows.values() for name in names]
+    runs += [{"name": "pretrain", "origin": "x/y", "start": ""}]
+    runs[2]["start"] = "pretrain"
+    write_run(out, "pretrain", {})
+    return write_plan(out, [table("word_ordering", rows)], runs)
+
+
+def test_the_spread_is_that_of_a_sample() -> None:
+    """5, 6 and 10: mean 7, deviations -2, -1 and 3, so sqrt((4 + 1 + 9) / 2)."""
+    found = summary([5.0, 6.0, 10.0])
+    assert found.mean == 7.0 and found.spread is not None
+    assert math.isclose(found.spread, math.sqrt(7.0))
+    assert summary([4.0]).spread is None
+
+
+def test_scores_are_means_with_their_spread_beside_the_papers(ordering: Path) -> None:
+    """seq2seq at beam 1: (20 + 22) / 2 = 21, sqrt(1 + 1) = 1.41; BSO took 90 s and its pre-training 90 s, one seed of
+    two: (180 + 90) / 2 = 135 s = 2.25 minutes."""
+    results = read_results(ordering)
+    found = score_table(results, results.tables[0])
+    assert found.rows == [
+        ["seq2seq", "25.20", "29.80", "31.00", "21.00 ± 1.41", "25.00 ± 1.41", "25.00 ± 0.00", "2", "1.5"],
+        ["BSO", "28.00", "33.20", "34.30", "23.00 ± 2.83", "27.00 ± 0.00", "29.50 ± 0.71", "2", "2.2"],
+        ["ConBSO", "28.60", "34.30", "34.50", "30.00", "31.00", "32.00", "1", "1.5"],
+        ["LSTM-LM", "15.40", "-", "26.80", "-", "-", "-", "0", "-"],
+    ]
+    assert f"metric {METRIC}" in found.notes
+
+
+def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:
+    """BSO at beam 1: 21 - 20 = 1 and 25 - 22 = 3, mean 2; the paper's 28.0 - 25.2. ConBSO has the first seed only."""
+    (found,) = read_results(ordering).tables
+    seq2seq, bso, conbso = found.rows
+    assert gain(bso, seq2seq, "bleu", 1) == {0: 1.0, 1: 3.0}
+    assert gain(conbso, seq2seq, "bleu", 5) == {0: 7.0}
+    (gains,) = gain_tables(found, Significance(ordering).complete([found]))
+    assert gains.rows == [
+        ["BSO", "+2.80", "+3.40", "+3.30", "+2.00", "+2.00", "+4.50"],
+        ["ConBSO", "+3.40", "+4.50", "+3.50", "+10.00", "+7.00", "+7.00"],
+    ]
+
+
+def write_outputs(out: Path, run: str, outputs: list[str]) -> None:
+    path = paired_file(out / "runs" / run, TEST, 1)
+    path.parent.mkdir(exist_ok=True)
+    kept = {"metric": METRIC, "outputs": outputs, "references": REFERENCES}
+    write_atomic(path, json.dumps(kept).encode())
+
+
+def test_the_p_value_is_the_largest_of_the_seeds_and_outlives_the_outputs(ordering: Path) -> None:
+    good, fair, bad = REFERENCES, [*REFERENCES[:2], "it is", "we go"], ["x y z w"] * 4
+    for run, outputs in (("seq2seq.s1", bad), ("bso.s1", good), ("seq2seq.s2", fair), ("bso.s2", good)):
+        write_outputs(ordering, run, outputs)
+    pairs = ((good, bad), (good, fair))
+    expected = [paired_bootstrap_bleu(a, b, REFERENCES, tokenize="none").p_value for a, b in pairs]
+    assert expected[0] != expected[1]
+    (found,) = read_results(ordering).tables
+    seq2seq, bso, _ = found.rows
+    tested = judged_gain(bso, seq2seq, "bleu", 1, Significance(ordering).complete([found]))
+    assert tested is not None and tested.p_value == max(expected)
+    for path in (ordering / "runs").glob("*/paired/*"):
+        path.unlink()
+    again = judged_gain(bso, seq2seq, "bleu", 1, Significance(ordering).complete([found]))
+    assert again == tested
+    assert len((ordering / "tests.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_many_tests_on_all_cores_are_the_same_tests_in_the_same_order(tmp_path: Path) -> None:
+    """Ten pairs go to a pool of processes; one by one they do not."""
+    outputs = [["the cat sat down"] * 4, REFERENCES, [*REFERENCES[:3], "x"]]
+    for number, lines in enumerate(outputs):
+        write_atomic(
+            tmp_path / f"{number}",
+            json.dumps({"metric": METRIC, "outputs": lines, "references": REFERENCES}).encode(),
+        )
+    pairs = [Pair(f"{n}", tmp_path / f"{n % 3}", tmp_path / f"{(n + 1) % 3}") for n in range(10)]
+    assert list(paired_tests(pairs)) == [record for pair in pairs for record in paired_tests([pair])]
+
+
+def test_there_is_no_p_value_where_seeds_gain_in_different_directions(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name, score in (("a.s1", 20.0), ("a.s2", 20.0), ("b.s1", 21.0), ("b.s2", 18.0)):
+        write_run(out, name, {1: {"bleu": score}})
+        write_outputs(out, name, REFERENCES)
+    runs = [{"name": name, "origin": "x", "start": ""} for name in ("a.s1", "a.s2", "b.s1", "b.s2")]
+    write_plan(out, [table("costs", {"seq2seq": ["a.s1", "a.s2"], "BSO": ["b.s1", "b.s2"]})], runs)
+    (found,) = read_results(out).tables
+    tested = judged_gain(found.rows[1], found.rows[0], "bleu", 1, Significance(out).complete([found]))
+    assert tested is not None and tested.summary.mean == -0.5 and tested.p_value is None
+
+
+def test_attachment_is_tested_by_the_sentences_counts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    counts = {"a": [[4, 1, 1], [5, 3, 2], [3, 1, 0]], "b": [[4, 4, 2], [5, 4, 2], [3, 2, 0]]}
+    for name, held in counts.items():
+        write_run(out, name, {1: {"uas": 50.0, "las": 40.0}})
+        path = paired_file(out / "runs" / name, TEST, 1)
+        path.parent.mkdir()
+        write_atomic(path, json.dumps({"metric": "m", "punctuation": "upos", "counts": held}).encode())
+    runs = [{"name": name, "origin": "x", "start": ""} for name in counts]
+    write_plan(out, [table("parsing", {"seq2seq": ["a"], "BSO": ["b"]})], runs)
+    (found,) = read_results(out).tables
+    assert found.parts == ("uas", "las")
+    for part in found.parts:
+        expected = paired_bootstrap_attachment(
+            [AttachmentCounts(*one) for one in counts["b"]],
+            [AttachmentCounts(*one) for one in counts["a"]],
+            labelled=part == "las",
+            punctuation=Punctuation("upos", frozenset()),
+        )
+        tested = judged_gain(found.rows[1], found.rows[0], part, 1, Significance(out).complete([found]))
+        assert tested is not None and tested.p_value == expected.p_value
+
+
+def test_metrics_are_not_mixed_in_a_table(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_run(out, "a", {1: {"bleu": 1.0}})
+    write_run(out, "b", {1: {"bleu": 1.0}}, metric="tok:13a")
+    write_plan(out, [table("costs", {"seq2seq": ["a"], "BSO": ["b"]})], [])
+    with pytest.raises(ArgbeamError) as error:
+        read_results(out)
+    assert str(error.value) == (
+        f"costs: scores of 2 metrics, {METRIC} and tok:13a; a table holds one: reproduce it into another --out"
+    )
+
+
+def test_a_scoring_counts_for_its_own_table_only(tmp_path: Path) -> None:
+    """Dev scores of a run are not shown where test's are wanted."""
+    out = tmp_path / "out"
+    write_run(out, "a", {1: {"bleu": 1.0}}, scoring=DEV)
+    rows = {"seq2seq": ["a"]}
+    write_plan(out, [table("x", rows), table("y", rows, split="dev")], [{"name": "a", "origin": "x", "start": ""}])
+    assert [found.name for found in read_results(out).tables] == ["y"]
+
+
+def test_speeds_compare_by_their_ratios(tmp_path: Path) -> None:
+    """The paper's 13,038 tokens/s are 6.57 times its 1,985 at K_tr 2."""
+    out = write_plan(tmp_path / "out", [], [])
+    rows = [
+        {"system": "cross_entropy", "beam": 0, "tokens_per_s": 900.0, "ms": 2.0, "ratio": 1.0},
+        {"system": "bso", "beam": 2, "tokens_per_s": 300.0, "ms": 6.0, "ratio": 3.0},
+        {"system": "conbso", "beam": 2, "tokens_per_s": 450.0, "ms": 4.0, "ratio": 2.0},
+        {"system": "decode_last_score", "beam": 5, "tokens_per_s": 1.0, "ms": 4.0, "ratio": None},
+    ]
+    write_atomic(out / "timing.json", json.dumps({"device": "cpu", "shape": {"batch": 2}, "rows": rows}).encode())
+    assert speed_table(read_results(out)).rows == [
+        ["cross_entropy", "13,038", "1.00", "900", "2.00", "1.00"],
+        ["BSO, K_tr 2", "1,985", "6.57", "300", "6.00", "3.00"],
+        ["ConBSO, K_tr 2", "-", "-", "450", "4.00", "2.00"],
+    ]
+
+
+def test_runs_are_listed_with_their_time(ordering: Path) -> None:
+    """Six of the seven runs are trained, 90 s each: 9.0 minutes."""
+    found = runs_table(read_results(ordering))
+    assert found.notes[0] == "Training took 9.0 minutes, as the sum over runs."
+    assert found.rows[2] == ["bso.s1", "x/y", "pretrain", "2 of 2", "90", "cpu"]
+    assert found.rows[5] == ["conbso.s2", "x/y", "-", "-", "-", "-"]
+    assert "translation/mrt" in found.notes[1]
+
+
+def test_the_page_needs_no_other_file(ordering: Path, tmp_path: Path) -> None:
+    page, notes = write_page(ordering, tmp_path / "page")
+    text = page.read_text(encoding="utf-8")
+    assert text.count("data:image/png;base64,") == 2  # gains, violations
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert METRIC in text and "21.00 ± 1.41" in text
+    assert "| BSO | +2.80 | +3.40 | +3.30 | +2.00 | +2.00 | +4.50 |" in notes.read_text(encoding="utf-8")
+
+
+def test_a_folder_without_a_plan_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        write_page(tmp_path, tmp_path)
+    assert str(error.value) == f"{tmp_path}: no reproduction: plan.json is missing; `argbeam reproduce` makes one"

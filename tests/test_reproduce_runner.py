@@ -1,0 +1,145 @@
+"""Steps side by side: their order, what fails and is tried again, and how they stop. The steps are small scripts."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from argbeam.errors import ArgbeamError
+from argbeam.reproduce import runner
+from argbeam.reproduce.runner import Machine, Outcome, only_process, run_steps
+from argbeam.reproduce.steps import Folders, Step
+from argbeam.reproduce.watch import seconds_left
+
+# Says what it does in a file; `fail` fails, `once` fails the first time, `wait` waits for a signal or its parent's end.
+SCRIPT = """
+import os, signal, sys, threading, time
+journal, name, how = sys.argv[1:4]
+def say(what):
+    with open(journal, "a") as file:
+        file.write(f"{what} {name}\\n")
+def stop(*_):
+    say("saved")
+    os._exit(143)
+def parent():
+    os.read(0, 1)
+    stop()
+signal.signal(signal.SIGTERM, stop)
+say("began")
+if how == "wait":
+    threading.Thread(target=parent, daemon=True).start()
+    time.sleep(30)
+time.sleep(0.05)
+again = os.path.exists(journal + name)
+open(journal + name, "w").close()
+if how == "fail" or (how == "once" and not again):
+    print("no", name, "today")
+    sys.exit(3)
+say(f"ended{os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
+"""
+ONE, TWO = Machine(1, (), 1), Machine(2, (), 1)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.setattr(runner, "_COMMAND", (sys.executable, "-S", str(script)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return Folders(tmp_path)
+
+
+def step(folders: Folders, name: str, *, how: str = "", needs: Sequence[str] = (), alone: bool = False) -> Step:
+    return Step(name, (str(folders.out / "journal"), name, how), name, tuple(needs), alone)
+
+
+def journal(folders: Folders) -> list[str]:
+    path = folders.out / "journal"
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def run(steps: list[Step], folders: Folders, machine: Machine) -> Outcome:
+    return run_steps(steps, folders, machine, lambda running, waiting: None)
+
+
+def test_dependants_wait_and_one_job_is_one_at_a_time(folders: Folders) -> None:
+    steps = [step(folders, "b", needs=["a"]), step(folders, "a"), step(folders, "c", needs=["a", "b"])]
+    assert run(steps, folders, ONE) == Outcome(0, {})
+    assert journal(folders) == ["began a", "ended a", "began b", "ended b", "began c", "ended c"]
+
+
+def test_a_step_alone_has_nothing_beside_it(folders: Folders) -> None:
+    steps = [step(folders, "a"), step(folders, "b"), step(folders, "t", alone=True)]
+    run(steps, folders, TWO)
+    lines = journal(folders)
+    assert lines[-2:] == ["began t", "ended t"]
+    assert sorted(lines[:4]) == ["began a", "began b", "ended a", "ended b"]
+
+
+def test_jobs_are_dealt_out_to_the_devices(folders: Folders) -> None:
+    steps = [step(folders, name) for name in ("a", "b")]
+    run(steps, folders, Machine(2, ("5", "7"), 1))
+    assert {line.split()[0] for line in journal(folders) if line.startswith("ended")} == {"ended5", "ended7"}
+
+
+def test_a_failure_is_tried_again_and_then_told_with_its_last_words(folders: Folders) -> None:
+    steps = [
+        step(folders, "a", how="fail"),
+        step(folders, "b", needs=["a"]),
+        step(folders, "c", how="once"),
+        step(folders, "d", needs=["c"]),
+    ]
+    outcome = run(steps, folders, ONE)
+    assert outcome.failed == {"a": "exit code 3; no a today", "b": "needs a"}
+    lines = journal(folders)
+    assert lines.count("began a") == 2 and "began b" not in lines
+    assert lines.count("began c") == 2 and lines[-1] == "ended d"
+
+
+def test_a_signal_lets_every_step_save(folders: Folders) -> None:
+    steps = [step(folders, name, how="wait") for name in ("a", "b", "c")]
+
+    def interrupt() -> None:
+        while len(journal(folders)) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    outcome = run(steps, folders, TWO)
+    thread.join()
+    assert outcome.signal == signal.SIGTERM
+    assert sorted(journal(folders)) == ["began a", "began b", "saved a", "saved b"]
+
+
+def test_a_run_that_another_process_still_holds_is_waited_for(folders: Folders) -> None:
+    """An orphan of a killed call holds the run's lock while it saves."""
+    lock = folders.runs / "a" / ".lock"
+    lock.parent.mkdir(parents=True)
+    hold = (
+        "import fcntl, sys, time\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\ntime.sleep(0.6)\nopen(sys.argv[2], 'a').write('let go\\n')\n"
+    )
+    command = [sys.executable, "-S", "-c", hold, str(lock), str(folders.out / "journal")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        run([step(folders, "a")], folders, ONE)
+    assert journal(folders) == ["let go", "began a", "ended a"]
+
+
+def test_one_process_reproduces_into_a_folder(tmp_path: Path) -> None:
+    with only_process(tmp_path), pytest.raises(ArgbeamError) as error, only_process(tmp_path):
+        pass
+    assert str(error.value) == f"{tmp_path}: another process is reproducing into this folder"
+
+
+def test_the_rest_takes_as_long_as_the_speed_so_far_says() -> None:
+    """30 in 60 s, so 60 in 120 s; and nothing is known before anything is done."""
+    assert seconds_left(elapsed=60.0, before=10.0, now=40.0, total=100.0) == 120.0
+    assert seconds_left(elapsed=60.0, before=10.0, now=10.0, total=100.0) is None
