@@ -12,7 +12,7 @@ from torch import Tensor
 
 from argbeam import kernels
 from argbeam.beams import Beams, SearchResult, Violations, read_result, rival_words
-from argbeam.models.contract import Model, StepsFrom
+from argbeam.models.contract import Lists, Model, StepsFrom
 from argbeam.policies import Gold, Policy
 from argbeam.rules import NEVER, Finished, LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
 from argbeam.state import State
@@ -103,8 +103,12 @@ def beam_search(
     history: list[_Found] = []
     verdicts: list[_Verdict] = []
 
+    scorer = model
+    if choices.candidates_BC is not None and isinstance(model, Lists):
+        scorer = model.listed(choices.candidates_BC)
+
     for t in range(steps):
-        words_BRC = rule.words(model, model.output(state).view(batch, lanes, -1), choices.candidates_BC)
+        words_BRC = rule.words(scorer, model.output(state).view(batch, lanes, -1), choices.candidates_BC)
         if gold is not None and _kernel_fits(rule, words_BRC, beam_size, kept):
             found, verdict, beam, rows_N, tokens_N = _kernel_step(
                 rule,

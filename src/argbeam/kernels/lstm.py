@@ -60,7 +60,7 @@ def cell(
         recurrent_GH, recurrent_GH.stride(0), out.h_NH, out.c_NH, out.gates_NG, count,
         H=hidden, E=0 if tokens_N is None else table.shape[1], A=0 if fed_NA is None else fed_NA.shape[1],
         NOISE=fed_noise_BA is not None, MOVES=fed_moves, ROWS=rows_N is not None,
-        BLOCK_N=rows, BLOCK_H=16, BLOCK_K=64, PRECISION=products(), num_warps=4,
+        BLOCK_N=rows, BLOCK_H=16, BLOCK_K=64, PRECISION=products(), num_warps=2 if rows == 16 else 4,
     )  # fmt: skip
     return out
 

@@ -56,6 +56,14 @@ class StepsFrom(Protocol):
         """`step(state.select(rows_N), tokens_N)`."""
 
 
+@runtime_checkable
+class Lists(Protocol):
+    """A model that can make ready to score the same words again and again."""
+
+    def listed(self, candidates_GC: Int[Tensor, "G C"]) -> Model:
+        """This model, for which `scores` of these candidates are cheaper: a search asks for them at every step."""
+
+
 class Network(Model, Protocol):
     """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed."""
 

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from argbeam.data import Batch
-from argbeam.models.lstm import draw_weights, set_rows, word_scores
+from argbeam.models.lstm import draw_weights, set_rows
+from argbeam.models.output_layer import word_scores
 from argbeam.models.reader import LstmReader
 from argbeam.models.stepwise import StepAttention
 from argbeam.state import Noise, State

@@ -1,9 +1,7 @@
 """The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 
 from argbeam import kernels
 from argbeam.data import Batch
+from argbeam.models.output_layer import ListedWords, WideLinear, word_scores
 from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, lstm_layer, steps_for
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
 from argbeam.state import Noise, State
@@ -106,44 +105,8 @@ class LstmSeq2Seq(nn.Module):
     ) -> Float[Tensor, "G R C"]:
         return word_scores(self.output_layer, output_GRH, candidates_GC)
 
-
-class WideLinear(nn.Linear):
-    """A linear layer whose parameters are followed in memory by zeros, up to a round number of outputs.
-
-    A product with an output width that is no multiple of 8 takes a GPU about twice the time of one that is. The zeros
-    are no parameters: they are never trained nor stored, and their outputs are cut off.
-    """
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self._pad()
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "WideLinear":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._pad()  # moved to a device or to another precision, a tensor leaves behind what followed it
-        return self
-
-    def all_words(self, x: Float[Tensor, "*N I"]) -> Float[Tensor, "*N O"]:
-        """The layer's outputs, without gradient."""
-        wide = [self._followed(p) for p in (self.weight, self.bias)]
-        return F.linear(x, wide[0], wide[1])[..., : self.out_features]
-
-    def _pad(self) -> None:
-        for parameter in (self.weight, self.bias):
-            padded = parameter.data.new_zeros(self._round(), *parameter.shape[1:])
-            padded[: self.out_features] = parameter.data
-            parameter.data = padded[: self.out_features]
-
-    def _followed(self, parameter: Tensor) -> Tensor:
-        """The parameter with the zeros behind it; alone where it has lost them (in a copy, say)."""
-        size = (self._round(), *parameter.shape[1:])
-        needed = parameter.storage_offset() + math.prod(size)
-        if parameter.untyped_storage().nbytes() < needed * parameter.element_size():
-            return parameter
-        return parameter.as_strided(size, parameter.stride())
-
-    def _round(self) -> int:
-        return -(-self.out_features // 8) * 8
+    def listed(self, candidates_GC: Int[Tensor, "G C"]) -> "ListedWords":
+        return ListedWords.of(self, self.output_layer, candidates_GC)
 
 
 class Encoder(nn.Module):
@@ -336,26 +299,6 @@ def _kernels_for(state: State) -> bool:
 
 def _autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
-
-
-def word_scores(
-    layer: nn.Linear, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None
-) -> Float[Tensor, "G R C"]:
-    """The output layer's scores of all words, or of the words listed for each group of rows."""
-    weight_VH, bias_V = layer.weight, layer.bias
-    # Scores decide who wins: they are computed in full precision whatever the rest is computed in.
-    with torch.autocast(output_GRH.device.type, enabled=False):
-        output_GRH = output_GRH.to(weight_VH.dtype)
-        if candidates_GC is None:
-            if isinstance(layer, WideLinear) and not torch.is_grad_enabled():
-                return layer.all_words(output_GRH)
-            return F.linear(output_GRH, weight_VH, bias_V)
-        # Only the listed rows of the output layer are read, and only they get a gradient.
-        weight_GCH = F.embedding(candidates_GC, weight_VH)
-        bias_GC = F.embedding(candidates_GC, bias_V[:, None])[..., 0]
-        if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
-            return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
-        return torch.baddbmm(bias_GC[:, None], output_GRH, weight_GCH.transpose(1, 2))
 
 
 def draw_weights(module: nn.Module, *, bound: float, generator: torch.Generator) -> None:
