@@ -264,7 +264,9 @@ class Trainer:
         decode = self.recipe.decode
         figures: dict[str, Any] = {}
         if loss.rule.normalised or stage.keep == "perplexity":
-            figures["perplexity"] = perplexity(self.model, self.dev_examples, batch=decode.batch, device=self.device)
+            # What fits in memory in training fits here: every word of the vocabulary is scored at every step.
+            size = min(decode.batch, self.recipe.batch.size)
+            figures["perplexity"] = perplexity(self.model, self.dev_examples, batch=size, device=self.device)
             figures["without_gold"] = sum(not example.target for example in self.dev_examples)
             if math.isnan(figures["perplexity"]):
                 raise ArgbeamError(f"update {self.position.update}: the dev perplexity is not a number; {_DIVERGED}")
