@@ -73,7 +73,9 @@ def search_step(
     rival is the best wrong prefix where `best_wrong_B` says so, else the K-th."""
     batch, lanes, columns = words_BRC.shape
     beam_size = lanes - 1
-    assert words_BRC.stride(2) == 1 and allowed_NC.stride(1) == 1
+    # A model or successors of one's own may hand over any layout.
+    words_BRC, allowed_NC = _by_column(words_BRC), _by_column(allowed_NC)
+    candidates_BC = None if candidates_BC is None else _by_column(candidates_BC)
     rows, places = power_of_two(beam_size), power_of_two(kept)
     wide = columns > _NARROW
     blocks = -(-columns // _BLOCK.value)
@@ -118,6 +120,11 @@ def search_step(
         num_warps=8 if tile > 2048 else 4,
     )  # fmt: skip
     return out
+
+
+def _by_column(x: Tensor) -> Tensor:
+    """With neighbouring columns side by side in memory."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @triton.jit
