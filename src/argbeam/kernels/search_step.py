@@ -21,6 +21,8 @@ _BLOCK = tl.constexpr(64)
 _SPAN = 16
 # What a program of the second kernel can hold: entries of its tile of scores or of maxima.
 _TILE = 16384
+# Places that a program fills; it is compiled place by place, which takes over a minute for 64 of them.
+_PLACES = 32
 # Rows of up to this many columns are read whole.
 _NARROW = 1024
 
@@ -47,6 +49,8 @@ class Stepped:
 def fits(beam_size: int, columns: int, kept: int) -> bool:
     """Whether a program's tiles hold a step of this size."""
     rows = power_of_two(beam_size)
+    if kept > _PLACES:
+        return False
     if columns <= _NARROW:
         return rows * power_of_two(columns, 16) <= _TILE
     return rows * power_of_two(-(-columns // _BLOCK.value), 16) <= _TILE and power_of_two(kept) * _BLOCK.value <= _TILE
