@@ -1,6 +1,7 @@
 """Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,31 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 def random(generator: torch.Generator) -> Any:
     return lambda *shape: torch.randn(*shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "capability", "expected"),
+    [
+        (torch.float32, 1, (9, 0), True),
+        (torch.int64, 1, (8, 6), True),
+        (torch.float64, 1, (9, 0), False),
+        (torch.float32, 0, (9, 0), False),
+        (torch.float32, 1, (7, 5), False),
+    ],
+    ids=["float32", "whole", "float64", "another device", "old device"],
+)
+def test_what_kernels_take(
+    dtype: torch.dtype, device: int, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are launched on the current device, here the second; a tensor elsewhere would be out of reach."""
+    kernels._recent.cache_clear()
+    monkeypatch.setattr(kernels, "_WANTED", True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    tensor: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cuda", device))
+    assert kernels.usable(tensor) == expected
+    assert not kernels.usable(tensor, torch.zeros(1, dtype=dtype))
+    kernels._recent.cache_clear()
 
 
 # Sentences, rows of each, units, words: nothing is a multiple of a block.
