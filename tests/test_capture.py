@@ -160,18 +160,19 @@ def fresh(name: str, device: torch.device) -> Loss:
     return loss
 
 
-def plan() -> BatchPlan:
+def plan(longest: int = 5) -> BatchPlan:
     """Eleven sentences of two to five words, of which batches of four make three shapes."""
     draw = torch.Generator().manual_seed(2)
-    lengths = [2, 2, 2, 2, 3, 3, 3, 3, 5, 5, 5]
+    lengths = [2, 2, 2, 2, 3, 3, 3, 3, longest, longest, longest]
     targets = [tuple(torch.randint(4, VOCABULARY, (n,), generator=draw).tolist()) for n in lengths]
     return BatchPlan([Example(t[::-1], t, i) for i, t in enumerate(targets)], 4, 1, 1, seed=1)
 
 
-def train(stepper: Stepper, loss: Loss, *, epochs: int) -> None:
-    batches, update = plan(), 0
+def train(stepper: Stepper, loss: Loss, *, epochs: int, longest: int = 5) -> None:
+    """Every batch twice an epoch: the first step of a shape is eager."""
+    batches, update = plan(longest), 0
     for epoch in range(epochs):
-        for numbers in batches.epoch(epoch):
+        for numbers in 2 * batches.epoch(epoch):
             stepper(loss.at(epoch), batches.batch(numbers), update)
             update += 1
 
@@ -181,10 +182,11 @@ def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) 
     """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
     losses = [fresh(name, CPU) for _ in range(2)]
     eager, captured = (step_on(CPU, loss) for loss in losses)
-    train(EagerStepper(eager), losses[0], epochs=3)
+    train(EagerStepper(eager), losses[0], epochs=2)
     stepper = CapturedStepper(captured, captured.recorder)
-    train(stepper, losses[1], epochs=3)
-    assert sum(graph.replays for graph in captured.recorder.graphs) + captured.eager == 9
+    train(stepper, losses[1], epochs=2)
+    replays = sum(graph.replays for graph in captured.recorder.graphs)
+    assert replays >= 6 and replays + captured.eager == 12
     for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
         assert torch.equal(a, b)
     for a, b in zip(eager.optimizer.sums, captured.optimizer.sums, strict=True):
@@ -192,16 +194,17 @@ def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) 
     assert eager.sums.read() == captured.sums.read() == stepper.sums.read()
 
 
-def test_the_first_step_of_a_loss_is_eager_and_every_shape_is_recorded_once() -> None:
+def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -> None:
     step, batches = step_on(CPU), plan()
     stepper = CapturedStepper(step, step.recorder)
     numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
     assert len({batch.shape for batch in numbers}) == 3
-    stepper(CrossEntropy(), numbers[0], 0)
-    assert (step.eager, stepper.captures, stepper.recorded) == (1, 0, {})
-    for update in range(1, 10):
+    for update in range(3):
+        stepper(CrossEntropy(), numbers[update], update)
+        assert (step.eager, stepper.captures, stepper.recorded) == (update + 1, 0, {})
+    for update in range(3, 12):
         stepper(CrossEntropy(), numbers[update % 3], update)
-    assert (step.eager, stepper.captures) == (1, 3)
+    assert (step.eager, stepper.captures) == (3, 3)
     assert set(stepper.recorded) == {batch.shape for batch in numbers}
     assert [graph.replays for graph in step.recorder.graphs] == [3, 3, 3]
     assert stepper.seconds > 0
@@ -291,15 +294,17 @@ def test_the_guard_sees_what_it_is_there_for(ask: Callable[[Tensor], object]) ->
 @pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
 @pytest.mark.parametrize("name", LOSSES)
 def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
+    """One shape has more than 16 words, for which kernels come in another size: none may be loaded in a capture."""
     device = torch.device("cuda")
     steps = []
-    for captured in (False, True):
+    for captured in (True, False):  # captured first, when no kernel has been loaded by eager steps
         asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
         model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
         model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
         loss = fresh(name, device)
         step = TrainStep(model.to(device), optimizer_of(model, loss), 1, device)
-        train(CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step), loss, epochs=6)
+        stepper = CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step)
+        train(stepper, loss, epochs=3, longest=18)
         steps.append(step)
     for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

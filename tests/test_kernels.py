@@ -1,6 +1,7 @@
 """Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,16 +13,17 @@ pytest.importorskip("triton", reason="kernels need Triton, which is not made for
 from argbeam import kernels, search
 from argbeam.data import Batch, Example, make_batch
 from argbeam.kernels import adagrad as adagrad_kernel
-from argbeam.kernels import permutation, search_step
+from argbeam.kernels import attention, permutation, search_step
 from argbeam.losses import CrossEntropy, StepLoss
 from argbeam.losses.bso import Bso, one_minus_bleu
+from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq, kernel_steps, plain_steps
 from argbeam.optim import Adagrad
 from argbeam.policies import MaxViolation, Restart
 from argbeam.rules import NEVER, LastScore, ScoreRule, ScoreSum, Stop, StopBest, StopTop
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained
-from argbeam.vocabulary import EOS
+from argbeam.vocabulary import BOS, EOS
 
 
 def close(found: Tensor, expected: Tensor) -> None:
@@ -30,6 +32,31 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 def random(generator: torch.Generator) -> Any:
     return lambda *shape: torch.randn(*shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "capability", "expected"),
+    [
+        (torch.float32, 1, (9, 0), True),
+        (torch.int64, 1, (8, 6), True),
+        (torch.float64, 1, (9, 0), False),
+        (torch.float32, 0, (9, 0), False),
+        (torch.float32, 1, (7, 5), False),
+    ],
+    ids=["float32", "whole", "float64", "another device", "old device"],
+)
+def test_what_kernels_take(
+    dtype: torch.dtype, device: int, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are launched on the current device, here the second; a tensor elsewhere would be out of reach."""
+    kernels._recent.cache_clear()
+    monkeypatch.setattr(kernels, "_WANTED", True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    tensor: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cuda", device))
+    assert kernels.usable(tensor) == expected
+    assert not kernels.usable(tensor, torch.zeros(1, dtype=dtype))
+    kernels._recent.cache_clear()
 
 
 # Sentences, rows of each, units, words: nothing is a multiple of a block.
@@ -178,6 +205,9 @@ def _same_step(
     if top:
         after = search._without_ended(after, after.tokens_BK == EOS)
 
+    if seed:  # any layout will do
+        words_BRC, allowed_NC = words_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
+        candidates_BC = None if candidates_BC is None else candidates_BC.T.contiguous().T
     out = search_step.search_step(
         words_BRC,
         allowed_NC,
@@ -270,6 +300,56 @@ def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("parameters", "sums", "averages"):
         for found, expected in zip(getattr(by_kernel, name), getattr(plain, name), strict=True):
             close(found, expected)
+
+
+def test_a_parameter_in_another_layout_is_updated_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of Adagrad is the rate, against the gradient's sign; a kernel would pair the wrong entries."""
+    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    gradient = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    parameter = torch.nn.Parameter(torch.zeros(4, 3).T)
+    Adagrad({"all": [parameter]}, rates={"all": 0.1}, max_norm=5.0).step([gradient])
+    close(parameter.detach(), -0.1 * gradient.sign())
+
+
+# Rows and words of a sentence, and the shared memory that the attention kernels take when they are compiled for them.
+COMPILED = {(16, 128): 77824, (16, 256): 151552, (32, 256): 167936, (64, 128): 147456, (64, 256): 245760}
+
+
+@pytest.mark.parametrize("device_has", [101376, 166912, 232448], ids=["RTX 3090", "A100", "H100"])
+def test_attention_kernels_are_not_asked_for_more_memory_than_a_device_has(
+    device_has: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "shared_memory", lambda _: device_has)
+    taken = {size for size in COMPILED if attention.fits(*size, torch.device("cuda"))}
+    assert all(COMPILED[size] <= device_has for size in taken)
+    assert attention.fits(7, 60, torch.device("cuda"))
+    # A sentence that does not fit goes the plain way, and comes out the same.
+    monkeypatch.setattr(attention, "attention", lambda *_: pytest.fail("it does not fit"))
+    query_NH, keys_BSH = torch.randn(64, 8), torch.randn(1, 256, 8)
+    context_NH, _ = kernel_steps.attention(query_NH, keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
+    close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As dev perplexity does: steps are then kernels, and their words lie apart in memory."""
+    batch = make_batch([Example((5, 6, 7), (7, 5, 6), 0), Example((8, 4), (4, 8), 1)])
+    model = LstmSeq2Seq(
+        source_vocabulary=9,
+        target_vocabulary=9,
+        layers=1,
+        hidden=6,
+        embedding=5,
+        dropout=0.0,
+        input_feeding=input_feeding,
+    )
+    with torch.no_grad():
+        plain_BTV = score(model, model.encode(batch, None), batch.target_BT)
+        monkeypatch.setattr(kernels, "usable", lambda *_: True)
+        close(score(model, model.encode(batch, None), batch.target_BT), plain_BTV)
+        state = model.step(model.encode(batch, None), torch.full((2,), BOS))
+        after_first = model.step(state, batch.target_BT[:, 0])
+        close(model.scores(model.output(after_first)[:, None])[:, 0], plain_BTV[:, 1])
 
 
 VOCABULARY = 40

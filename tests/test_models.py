@@ -20,9 +20,10 @@ from argbeam.losses.replay import replay, score
 from argbeam.metrics import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model
 from argbeam.models.reader import LstmReader
+from argbeam.policies import Gold, Restart
 from argbeam.rules import LastScore, LogprobSum, StopTop
 from argbeam.run import Run, load
-from argbeam.search import Gold, Restart, beam_search
+from argbeam.search import beam_search
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained

@@ -1,6 +1,7 @@
 """The LSTM model against torch.nn.LSTM and against a decoder written out for one row."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from argbeam.data import Batch, make_batch
 from argbeam.losses.replay import replay, score
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.lstm import Encoder
+from argbeam.models.output_layer import WideLinear
 from argbeam.policies import Gold, Restart
 from argbeam.rules import LastScore, StopTop
 from argbeam.search import beam_search
@@ -287,3 +289,17 @@ def test_scores_are_in_full_precision_under_autocast() -> None:
         low_GRV, low_GRC = model.scores(output_GRH), model.scores(output_GRH, listed_GC)
     torch.testing.assert_close(low_GRV, plain_GRV, rtol=0, atol=1e-6)
     torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [8, 13])
+def test_the_output_layer_with_zeros_behind_it_is_a_linear_layer_and_stays_where_it_is(words: int) -> None:
+    """A captured step reads and writes the weights' memory: moving a model to where it is must not take it away."""
+    layer, x_NI = WideLinear(5, words), torch.randn(3, 5)
+    places = [p.data_ptr() for p in layer.parameters()]
+    layer.to(torch.device("cpu"))
+    assert [p.data_ptr() for p in layer.parameters()] == places
+    for kind in (layer, deepcopy(layer), layer.double()):
+        x_NI = x_NI.to(kind.weight.dtype)
+        with torch.no_grad():
+            torch.testing.assert_close(kind.all_words(x_NI), x_NI @ kind.weight.T + kind.bias)
+            layer.weight.add_(1)

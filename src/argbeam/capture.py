@@ -133,16 +133,18 @@ class _Recorded:
 
 
 class CapturedStepper:
-    """Replays a graph per batch shape; records it when a shape is first met.
+    """Replays a graph per batch shape; records it when a shape is met for the second time.
 
-    The first step with each loss runs eagerly: it does its work like any other, and leaves every library warm and every
-    sum in place. The graphs of a loss are dropped when another one takes its place (when the beam grows).
+    The first step of each shape runs eagerly: it does its work like any other, and leaves every library warm, every sum
+    in place and every kernel loaded. (Kernels are compiled for some of their sizes, and a driver may refuse to load one
+    while a stream is recorded.) Graphs are dropped when another loss takes the place of theirs (when the beam grows).
     """
 
     def __init__(self, step: TrainStep, recorder: Recorder) -> None:
         self.step, self.recorder = step, recorder
         self.update = torch.zeros((), dtype=torch.int64, device=step.device)
         self.loss: StepLoss | None = None
+        self.warm: set[tuple[int, int, int]] = set()
         self.recorded: dict[tuple[int, int, int], _Recorded] = {}
         self.captures, self.seconds = 0, 0.0
 
@@ -154,7 +156,10 @@ class CapturedStepper:
         self.update.fill_(update)
         if loss != self.loss:
             self.loss = loss
+            self.warm.clear()
             self.recorded.clear()
+        if batch.shape not in self.warm:
+            self.warm.add(batch.shape)
             self.step(loss, batch.to(self.step.device), self.update)
             return
         recorded = self.recorded.get(batch.shape)

@@ -45,13 +45,13 @@ class Adagrad:
     def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
         """Rescale the gradients to a norm of at most `max_norm` and update; returns the norm before.
 
-        If the norm is not finite nothing changes, and the norm returned says so.
+        If the norm is not finite, weights and sums stay as they are, and the norm returned says so.
         """
         given = list(gradients)
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
         finite = norm.isfinite()
         scale = torch.where(finite, (self.max_norm / (norm + 1e-12)).clamp(max=1.0), 0.0)
-        if kernels.usable(*self.parameters, *given):
+        if kernels.usable(*self.parameters, *given) and all(p.is_contiguous() for p in self.parameters):
             self._kernel_step(given, scale)
             return norm
         # Infinity times zero is not zero: a step that is not finite is put out entry by entry.

@@ -108,7 +108,8 @@ def beam_search(
         scorer = model.listed(choices.candidates_BC)
 
     for t in range(steps):
-        words_BRC = rule.words(scorer, model.output(state).view(batch, lanes, -1), choices.candidates_BC)
+        output_BRH = model.output(state).view(batch, lanes, -1)
+        words_BRC = _words(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC)
         if gold is not None and _kernel_fits(rule, words_BRC, beam_size, kept):
             found, verdict, beam, rows_N, tokens_N = _kernel_step(
                 rule,
@@ -177,6 +178,23 @@ def beam_search(
     violations = None if gold is None else _violations(beams, verdicts, gold, beam_size, stop)
     open_length = stop is not None and gold is None
     return read_result(beams, finished, beam.total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
+
+
+def _words(
+    rule: ScoreRule, model: Model, output_BRH: Tensor, total_BK: Tensor, candidates_BC: Tensor | None
+) -> Float[Tensor, "B R C"]:
+    """What each successor's newest word is worth. After a restart most rows of a beam are empty: on a CPU, where it
+    costs time and no shape is fixed, they are not scored."""
+    if output_BRH.is_cuda or candidates_BC is not None:
+        return rule.words(model, output_BRH, candidates_BC)
+    alive_BR = torch.ones_like(output_BRH[..., 0], dtype=torch.bool)
+    alive_BR[:, : total_BK.shape[1]] = total_BK > NEVER
+    if bool(alive_BR.all()):
+        return rule.words(model, output_BRH, None)
+    words_XC = rule.words(model, output_BRH[alive_BR][:, None], None)[:, 0]
+    words_BRC = words_XC.new_full((*alive_BR.shape, words_XC.shape[1]), NEVER)
+    words_BRC[alive_BR] = words_XC
+    return words_BRC
 
 
 def _step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> State:

@@ -5,6 +5,7 @@ Modules with kernels import Triton; nothing else does, and nothing imports them 
 
 import importlib.util
 import os
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,7 +18,18 @@ _WANTED = os.environ.get("ARGBEAM_KERNELS", "1") != "0"
 
 def usable(*tensors: Tensor) -> bool:
     """Whether kernels can take these tensors: float32 or whole numbers on a CUDA device, Triton there to compile."""
-    return INSTALLED and _WANTED and all(t.is_cuda and t.dtype in _DTYPES for t in tensors)
+    return INSTALLED and _WANTED and all(t.is_cuda and t.dtype in _DTYPES and _reached(t.device) for t in tensors)
+
+
+def _reached(device: torch.device) -> bool:
+    """Whether a launch goes to this device, which is the current one, and finds one that is recent enough."""
+    return device.index == torch.cuda.current_device() and _recent(device)
+
+
+@cache
+def _recent(device: torch.device) -> bool:
+    """Whether a device has the shared memory that kernels count on: Ampere (2020) or later."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def products() -> str:

@@ -18,7 +18,8 @@ def adagrad(
     epsilon: float,
     decay: float,
 ) -> None:
-    """Update in place. `scale` is one number on the device; 0 leaves everything as it is, whatever the gradient."""
+    """Update in place, all tensors contiguous. `scale` is one number on the device; 0 leaves weights and sums as they
+    are, whatever the gradient."""
     size = weight.numel()
     _adagrad[(-(-size // _BLOCK),)](
         weight, gradient, total, weight if average is None else average, scale, rate, epsilon, 1.0 - decay, size,

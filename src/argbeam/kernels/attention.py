@@ -3,6 +3,8 @@
 The rows of a sentence share its memory: a program of the attention kernels reads it once for all of them.
 """
 
+import sys
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +15,24 @@ from torch import Tensor
 from argbeam.kernels import power_of_two, products
 from argbeam.kernels.lstm import carried as carried_back
 
-# What a program can hold: rows of a sentence, and words of its memory.
-_ROWS, _WORDS = 64, 256
+# What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
+_ROWS, _WORDS, _UNITS = 64, 256, 64
 
 
-def fits(rows: int, words: int) -> bool:
-    """Whether the attention kernels hold a sentence of this size."""
-    return rows <= _ROWS and words <= _WORDS
+def fits(rows: int, words: int, device: torch.device) -> bool:
+    """Whether the attention kernels hold a sentence of this size on this device."""
+    # Loads are staged: shared memory holds three blocks of the rows' units and of the words' at once.
+    staged = 3 * 4 * _UNITS * (power_of_two(rows, 16) + power_of_two(words, 16))
+    return rows <= _ROWS and words <= _WORDS and staged <= shared_memory(device)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program can have; without a GPU there is no limit."""
+    if device.type != "cuda":
+        return sys.maxsize
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +44,7 @@ def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS
     context_NH, weight_NS = torch.empty_like(query_NH), query_NH.new_empty(count, words)
     _attention[(sentences,)](
         query_NH, keys_BSH, memory_BSH, padding_BS.view(torch.uint8), context_NH, weight_NS, rows, words,
-        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=64, PRECISION=products(),
+        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=_UNITS, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip
     return context_NH, weight_NS
@@ -80,7 +93,7 @@ def attention_backward(
     rows = count // sentences
     _attention_backward[(sentences,)](
         grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS, query_NH, rows, words,
-        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=64, PRECISION=products(),
+        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=_UNITS, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip
     return query_NH
@@ -184,7 +197,8 @@ def combine_backward(
     """
     count, hidden = plain_NH.shape
     out_NX = plain_NH.new_empty(count, 2 * hidden)
-    rows, columns = 16 if count <= 256 else 32, 32
+    # Blocks of 32 rows take 104 KB of shared memory, more than some devices have.
+    rows, columns = 32 if count > 256 and shared_memory(plain_NH.device) >= 2**17 else 16, 32
     noise: Any = plain_NH if noise_BH is None else noise_BH
     if merged_B is None:
         # The kernel that looks for pairs is the faster one even where there are none: its loads are not staged.

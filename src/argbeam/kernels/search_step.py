@@ -21,6 +21,8 @@ _BLOCK = tl.constexpr(64)
 _SPAN = 16
 # What a program of the second kernel can hold: entries of its tile of scores or of maxima.
 _TILE = 16384
+# Places that a program fills; it is compiled place by place, which takes over a minute for 64 of them.
+_PLACES = 32
 # Rows of up to this many columns are read whole.
 _NARROW = 1024
 
@@ -47,6 +49,8 @@ class Stepped:
 def fits(beam_size: int, columns: int, kept: int) -> bool:
     """Whether a program's tiles hold a step of this size."""
     rows = power_of_two(beam_size)
+    if kept > _PLACES:
+        return False
     if columns <= _NARROW:
         return rows * power_of_two(columns, 16) <= _TILE
     return rows * power_of_two(-(-columns // _BLOCK.value), 16) <= _TILE and power_of_two(kept) * _BLOCK.value <= _TILE
@@ -73,7 +77,9 @@ def search_step(
     rival is the best wrong prefix where `best_wrong_B` says so, else the K-th."""
     batch, lanes, columns = words_BRC.shape
     beam_size = lanes - 1
-    assert words_BRC.stride(2) == 1 and allowed_NC.stride(1) == 1
+    # A model or successors of one's own may hand over any layout.
+    words_BRC, allowed_NC = _by_column(words_BRC), _by_column(allowed_NC)
+    candidates_BC = None if candidates_BC is None else _by_column(candidates_BC)
     rows, places = power_of_two(beam_size), power_of_two(kept)
     wide = columns > _NARROW
     blocks = -(-columns // _BLOCK.value)
@@ -118,6 +124,11 @@ def search_step(
         num_warps=8 if tile > 2048 else 4,
     )  # fmt: skip
     return out
+
+
+def _by_column(x: Tensor) -> Tensor:
+    """With neighbouring columns side by side in memory."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @triton.jit

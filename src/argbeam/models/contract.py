@@ -44,7 +44,8 @@ class Unrolls(Protocol):
     ) -> Float[Tensor, "T N H"] | None:
         """What `output` gives after each word; None where the pass cannot be had, and steps must do.
 
-        Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads.
+        Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads; not at the
+        first step, which both rows of a pair start from the same state.
         """
 
 

@@ -27,4 +27,5 @@ def attention_backward(
 
 
 def _fits(rows_N: Tensor, memory_BSH: Tensor) -> bool:
-    return attention_kernels.fits(rows_N.shape[0] // memory_BSH.shape[0], memory_BSH.shape[1])
+    sentences, words, _ = memory_BSH.shape
+    return attention_kernels.fits(rows_N.shape[0] // sentences, words, memory_BSH.device)

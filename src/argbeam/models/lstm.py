@@ -214,7 +214,8 @@ class Decoder(nn.Module):
             fed = {"fed_NA": own["output"], "fed_GA": weight[:, words:]} if self.input_feeding else {}
             if i == 0:
                 table: Tensor = self.embedding.weight
-                fed |= {"tokens_N": tokens_N, "table_VE": table, "embedding_GE": weight[:, :words]}
+                # Words are often a column of a table, which a kernel cannot read.
+                fed |= {"tokens_N": tokens_N.contiguous(), "table_VE": table, "embedding_GE": weight[:, :words]}
             else:
                 noise_BTH = shared.get(f"noise_decoder_{i}")
                 fed = {"fed_NA": new[f"h_{i - 1}"], "fed_GA": weight}

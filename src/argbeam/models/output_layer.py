@@ -64,6 +64,8 @@ class WideLinear(nn.Linear):
 
     def _pad(self) -> None:
         for parameter in (self.weight, self.bias):
+            if len(self._followed(parameter)) == self._round():
+                continue  # whoever holds on to this memory (a captured step, another process) keeps it
             padded = parameter.data.new_zeros(self._round(), *parameter.shape[1:])
             padded[: self.out_features] = parameter.data
             parameter.data = padded[: self.out_features]

@@ -63,7 +63,8 @@ class Masks:
 
 @dataclass(frozen=True)
 class Restarts:
-    """Before which steps the second row of a pair takes the first one's state."""
+    """Before which steps the second row of a pair takes the first one's state. At the first step there is nothing to
+    take: the pair starts from the same state."""
 
     restart_TB: Bool[Tensor, "T B"]
 
