@@ -247,7 +247,7 @@ class ConvModel(Network):
         default=5, ge=1, description="source words that the encoder sees at each position; odd"
     )
     positions: int = Field(
-        default=60, ge=1, description="source positions with a vector of their own; later ones share the last"
+        default=60, ge=1, le=10**6, description="source positions with a vector of their own; later ones share the last"
     )
 
 
@@ -380,7 +380,7 @@ class MixerLoss(Settings):
     epochs_per_border: int = Field(default=2, ge=1, description="epochs before more words are sampled")
     words_per_border: int = Field(default=3, ge=1, description="how many more words at a sentence's end are sampled")
     extra_length: int = Field(
-        default=4, ge=0, description="words that an output may have more than gold, in open-length tasks"
+        default=4, ge=0, le=10**6, description="words that an output may have more than gold, in open-length tasks"
     )
     baseline_rate: float = Field(default=0.01, ge=0, description="learning rate of the expected reward's regression")
     baseline_weight: float = Field(
@@ -395,7 +395,9 @@ class MrtLoss(SequenceLoss):
     candidates: Literal["sampled", "beam"] = Field(
         default="sampled", description="candidates drawn from the model, or the best of a beam search"
     )
-    size: int = Field(default=8, ge=1, description="candidates of a sentence, which is also the search's beam")
+    size: int = Field(
+        default=8, ge=1, le=MOST_BEAM, description="candidates of a sentence, which is also the search's beam"
+    )
     alpha: float = Field(default=0.005, gt=0, description="candidates weigh by their probability to this power")
     include_gold: bool = Field(default=True, description="gold is one more candidate")
     risk: Literal["sentence_bleu", "zero_one", "token_error"] = Field(
@@ -404,7 +406,7 @@ class MrtLoss(SequenceLoss):
     )
     constrained: bool = Field(default=False, description="candidates keep to the task's constraint")
     extra_length: int = Field(
-        default=4, ge=0, description="words that a candidate may have more than gold, in open-length tasks"
+        default=4, ge=0, le=10**6, description="words that a candidate may have more than gold, in open-length tasks"
     )
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from argbeam.data import Example
 from argbeam.errors import DataError
 from argbeam.folders import STORE
-from argbeam.settings import Recipe
+from argbeam.settings import IwsltData, Recipe
 from argbeam.store import StoredExamples, write_store
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Task
-from argbeam.tasks.sources import named_files
+from argbeam.tasks.sources import named_files, stream_pairs
 from argbeam.version import __version__
 
 Assets = Mapping[str, bytes]
@@ -71,6 +71,9 @@ def store_key(recipe: Recipe) -> str:
     table: dict[str, Any] = recipe.model_dump()
     data = {key: value for key, value in table["data"].items() if key != "root" and not key.startswith(("dev", "test"))}
     files = [(key, _digest(path)) for key, path in named_files(recipe.data) if key.startswith("data.train")]
+    if isinstance(recipe.data, IwsltData):  # its files have names of their own, and it is small
+        pairs = [(pair.source, pair.target) for pair in stream_pairs(recipe.data, "train")]
+        files = [("pairs", hashlib.sha256(json.dumps(pairs).encode()).hexdigest())]
     about = [__version__, table["task"], table["text"], table["seed"], data, files]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
