@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 import load
-from argbeam.config import parse_recipe
-from argbeam.training_data import build_store
 
 
 @pytest.mark.slow
@@ -19,13 +17,15 @@ def test_decoding_a_stream_holds_memory_flat(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_times_the_training_pairs_take_no_more_memory(tmp_path: Path) -> None:
-    """In memory, 27,000 more pairs of about 20 words would take 20 MB or more; in a store, 16 bytes each."""
+def test_thirty_times_the_training_pairs_take_no_more_memory(tmp_path: Path) -> None:
+    """58,000 more pairs of some 24 words are 24 MB as tuples, at 420 bytes each; a store takes 16 bytes each.
+
+    The process that builds it is the one that is measured.
+    """
     starts = []
-    for name, pairs in (("few", 3000), ("many", 30_000)):
+    for name, pairs in (("few", 2000), ("many", 60_000)):
         data = load.write_pairs(tmp_path / name, pairs)
-        build_store(parse_recipe(load.recipe(data)), tmp_path / f"{name}-run", None)
         ready = load.train_some(tmp_path / f"{name}-run", data, 0)[-1]
         assert ready["event"] == f"{pairs:,} training sentences, 20 dev sentences"
         starts.append(ready["mb"])
-    assert starts[1] < starts[0] + 10, starts
+    assert starts[1] < starts[0] + 12, starts

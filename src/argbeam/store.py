@@ -30,7 +30,7 @@ FORMAT = 1
 _TOKENS, _LENGTHS, _HEADER = "tokens", "lengths", "header"
 _NUMBER = np.dtype("<i4")
 # Numbers that are gathered before they are written.
-_BUFFER = 1 << 20
+_BUFFER = 1 << 17
 
 
 class StoredExamples(Sequence[Example]):
