@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 
-.PHONY: setup demo test lint
+.PHONY: setup demo test lint audit
 
 setup: $(STAMP)
 
@@ -21,6 +21,14 @@ demo: setup
 
 test: setup lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
+
+# What the index offers now must have the hashes of constraints.lock; pip-audit looks for known vulnerabilities.
+audit: setup
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --no-deps \
+		--only-binary=:all: --require-hashes -r constraints.lock
+	$(VENV)/audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
 
 lint: setup
 	$(BIN)/ruff check .

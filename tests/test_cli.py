@@ -156,6 +156,13 @@ def test_the_package_runs_as_a_module() -> None:
     assert "demo/bso" in done.stdout
 
 
+def test_the_version_is_that_of_the_package(argbeam: Command) -> None:
+    from importlib.metadata import version
+
+    done = argbeam("--version")
+    assert (done.returncode, done.stdout) == (0, f"argbeam {version('argbeam')}\n")
+
+
 def test_an_unknown_verb_exits_with_2(argbeam: Command) -> None:
     done = argbeam("trian")
     assert (done.returncode, done.stdout) == (2, "")
@@ -190,7 +197,7 @@ def test_errors_in_settings_are_one_line(argbeam: Command, tmp_path: Path) -> No
     recipe = write_recipe(tmp_path)
     done = argbeam("train", recipe, "--out", tmp_path / "run", "--set", "model.hiden=3")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "argbeam: error: --set: unknown key model.hiden; did you mean hidden?\n"
+    assert done.stderr == "argbeam: error: --set: unknown key model.hiden; did you mean model.hidden?\n"
 
 
 def test_data_sets_the_root(argbeam: Command, tmp_path: Path) -> None:
@@ -276,7 +283,46 @@ def test_files_that_cannot_be_opened_are_errors(argbeam: Command, runs: dict[str
     assert done.stderr == f"argbeam: error: {tmp_path}: cannot be written: Is a directory; a file is expected\n"
     done = argbeam("decode", tmp_path / "no")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "holds no finished model" in done.stderr
+    assert done.stderr == f"argbeam: error: {tmp_path / 'no'}: no such run folder, and no such checkpoint file\n"
+
+
+def test_an_unfinished_run_and_a_folder_that_is_no_run_are_told_apart(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("decode", tmp_path)
+    assert done.stderr == (
+        f"argbeam: error: {tmp_path}: not a run: recipe.json is missing; `argbeam train` makes a run\n"
+    )
+    (tmp_path / "recipe.json").write_text("{}")
+    done = argbeam("decode", tmp_path)
+    assert done.stderr == (
+        f"argbeam: error: {tmp_path}: holds no finished model; "
+        "`argbeam train` makes one, and goes on where it was stopped\n"
+    )
+
+
+def test_the_lines_before_one_that_is_refused_are_decoded(argbeam: Command, runs: dict[str, Path]) -> None:
+    for bad, fault in (
+        (b"y\xff", "byte 2 is not UTF-8; UTF-8 is expected"),
+        (b"y\0", "NUL at byte 2 of the line; text holds none"),
+        (b"y " * 2001, "2,001 words; decode.max_words = 2000 is the most that is decoded"),
+    ):
+        done = argbeam("decode", runs["ordering"], stdin=b"x\nz\n" + bad + b"\nw\n")
+        assert (done.returncode, done.stdout) == (2, "x\nz\n")
+        assert done.stderr == f"argbeam: error: stdin:3: {fault}\n"
+        last = argbeam("decode", runs["ordering"], stdin=b"x\nz\n" + bad)  # without its line end
+        assert (last.returncode, last.stdout, last.stderr) == (2, "x\nz\n", done.stderr)
+
+
+def test_a_word_of_a_million_letters_is_a_word(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 1_000_000 + b" y\n")
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert sorted(map(len, (tmp_path / "out").read_text().split())) == [1, 1_000_000]
+
+
+def test_a_beam_that_no_machine_holds_is_refused(argbeam: Command, runs: dict[str, Path]) -> None:
+    for option in ("--beam", "--n-best"):
+        done = argbeam("decode", runs["ordering"], option, "10001", stdin=b"x\n")
+        assert done.stderr == f"argbeam: error: {option} 10001: accepted: at most 10000\n"
 
 
 def test_n_best_and_scores_are_columns_best_first(argbeam: Command, runs: dict[str, Path]) -> None:
@@ -383,7 +429,13 @@ def test_runs_of_other_metrics_are_not_compared(argbeam: Command, runs: dict[str
 def test_beams_are_whole_numbers(argbeam: Command, runs: dict[str, Path], beam: str) -> None:
     done = argbeam("evaluate", runs["ordering"], f"--beam={beam}")
     assert done.returncode == 2
-    assert done.stderr == f"argbeam: error: --beam {beam}: accepted: whole numbers from 1 on, such as 1,5,10\n"
+    assert done.stderr == f"argbeam: error: --beam {beam}: accepted: whole numbers from 1 to 10000, such as 1,5,10\n"
+
+
+def test_beams_that_are_wrong_are_named_by_their_option(argbeam: Command) -> None:
+    for option in ("--beams", "--test-beams"):
+        done = argbeam("bench", option, "0")
+        assert done.stderr == (f"argbeam: error: {option} 0: accepted: whole numbers from 1 to 10000, such as 1,5,10\n")
 
 
 def test_a_split_is_dev_or_test(argbeam: Command, runs: dict[str, Path]) -> None:

@@ -150,20 +150,20 @@ def test_overrides_take_lists_tables_and_whole_stages_and_the_last_one_wins() ->
 
 
 MESSAGES = [
-    ("model.hiden=3", "--set: unknown key model.hiden; did you mean hidden?"),
+    ("model.hiden=3", "--set: unknown key model.hiden; did you mean model.hidden?"),
     (
         "batch.zzz=3",
         "--set: unknown key batch.zzz; accepted: size, round_source, round_target",
     ),
     (
         "stages.bso.loss.train_beem=3",
-        "--set: unknown key stages.bso.loss.train_beem; did you mean train_beam?",
+        "--set: unknown key stages.bso.loss.train_beem; did you mean stages.bso.loss.train_beam?",
     ),
     (
         'stages={"a b" = {}}',
         '--set: stages.a b = "a b": a stage\'s name has letters, digits, - and _ only (and 3 more)',
     ),
-    ("stages.bsoo.epochs=3", "--set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean bso?"),
+    ("stages.bsoo.epochs=3", "--set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean stages.bso?"),
     ("stages.zzz.epochs=3", "--set stages.zzz.epochs=3: unknown key stages.zzz; accepted: pretrain, bso"),
     ("stages={}", "--set: stages is empty: at least one is needed"),
     ("stages=3", "--set: stages = 3: found a whole number, accepted: a table"),
@@ -171,13 +171,22 @@ MESSAGES = [
     ("model.dropout=1.5", "--set: model.dropout = 1.5: must be at least 0 and less than 1"),
     ("model.dropout=nan", "--set: model.dropout = NaN: must be a finite number"),
     ("model.vectors_scale=0", "--set: model.vectors_scale = 0: must be more than 0"),
-    ("model.hidden=big", '--set: model.hidden = "big": found a string, accepted: a whole number at least 1'),
-    ("model.hidden=2.0", "--set: model.hidden = 2.0: found a number, accepted: a whole number at least 1"),
+    (
+        "model.hidden=big",
+        '--set: model.hidden = "big": found a string, accepted: a whole number at least 1 and at most 1000000',
+    ),
+    (
+        "model.hidden=2.0",
+        "--set: model.hidden = 2.0: found a number, accepted: a whole number at least 1 and at most 1000000",
+    ),
     (
         "model.hidden=true",
-        "--set: model.hidden = true: found true or false, accepted: a whole number at least 1",
+        "--set: model.hidden = true: found true or false, accepted: a whole number at least 1 and at most 1000000",
     ),
-    ("model.init=true", "--set: model.init = true: found true or false, accepted: a number at least 0"),
+    (
+        "model.init=true",
+        "--set: model.init = true: found true or false, accepted: a number at least 0 and at most 1000",
+    ),
     (
         "model.input_feeding=1",
         "--set: model.input_feeding = 1: found a whole number, accepted: true or false",
@@ -285,7 +294,7 @@ def test_patience_without_a_figure_to_wait_for_is_refused() -> None:
 def test_an_error_of_the_file_names_the_file_and_the_first_of_several() -> None:
     table = mapping()
     table["model"] |= {"hidden": "big", "layers": 0}
-    assert message(table) == "x.toml: model.layers = 0: must be at least 1 (and 1 more)"
+    assert message(table) == "x.toml: model.layers = 0: must be at least 1 and at most 1000 (and 1 more)"
     del table["name"]
     assert message(table) == "x.toml: missing key name, a string (and 2 more)"
 
@@ -293,7 +302,7 @@ def test_an_error_of_the_file_names_the_file_and_the_first_of_several() -> None:
 def test_a_misspelt_key_is_named_before_the_missing_one_it_causes() -> None:
     table = mapping()
     table["data"]["trian"] = table["data"].pop("train")
-    assert message(table) == "x.toml: unknown key data.trian; did you mean train? (and 1 more)"
+    assert message(table) == "x.toml: unknown key data.trian; did you mean data.train? (and 1 more)"
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,20 @@ def test_a_conllx_line_has_8_to_10_columns_and_no_multiword_nodes() -> None:
         read(SENTENCE, Flavour.CONLLX)
 
 
+def test_conllu_is_not_taken_for_conllx() -> None:
+    """Universal Dependencies may leave column 5 empty: read as CoNLL-X, no word would have a tag."""
+    text = rows(2, 0, 2).replace("Y", "_")
+    with pytest.raises(DataError) as error:
+        read(text, Flavour.CONLLX)
+    assert str(error.value).endswith(
+        "t.conllu: every tag (column 5) is `_`, and column 4 has tags; that is CoNLL-U's way: "
+        'data.kind = "conllu" reads it'
+    )
+    assert read(text)[0].tags == ("X", "X", "X")
+    assert read(text.replace("X", "_"), Flavour.CONLLX)[0].tags == ("_", "_", "_")  # no tags anywhere: as it stands
+    assert read(text.replace("_", "Y", 2), Flavour.CONLLX)[0].tags == ("Y", "_", "_")  # one of lemma and tag each
+
+
 def test_a_treebank_that_is_not_utf8_or_not_given_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(rows(0).replace("w1", "ü").encode("latin-1"))

@@ -105,6 +105,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
         (b"1 2\na 1\n", ":2: 1 numbers after the word; 2 are expected"),
         (b"2 2\na 1 2\nb 1 2 3\n", ":3: 3 numbers after the word; 2 are expected"),
         (b"1 2\na 1 x\n", ":2: 'x' in the vector of 'a'; a number is expected"),
+        (b"1 2\na 1 1_0\n", ":2: '1_0' in the vector of 'a'; a number is expected"),
+        ("1 2\na 1 \u0661\n".encode(), ":2: '\u0661' in the vector of 'a'; a number is expected"),
         (b"1 2\na 1 nan\n", ":2: nan in the vector of 'a'; a finite number is expected"),
         (b"1 2\na 1 1e99\n", ":2: inf in the vector of 'a'; a finite number is expected"),
         (b"a 1 2\n", ":1: not a word2vec header ('a 1 2'); `COUNT SIZE` is expected, as `14400 300`"),

@@ -144,7 +144,7 @@ def test_overrides_go_to_the_stages_that_there_are() -> None:
     with pytest.raises(ConfigError) as error:
         planned(experiment("a", SEQ2SEQ), sets=("stages.bsso.epochs=3",))
     assert str(error.value) == "--set stages.bsso.epochs=3: no recipe of these tables has that stage"
-    with pytest.raises(ConfigError, match=r"unknown key model\.hiden; did you mean hidden\?"):
+    with pytest.raises(ConfigError, match=r"unknown key model\.hiden; did you mean model\.hidden\?"):
         planned(experiment("a", SEQ2SEQ), sets=("model.hiden=3",))
 
 

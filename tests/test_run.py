@@ -386,6 +386,56 @@ def test_a_signature_tells_what_a_number_stands_on(whole: tuple[Recipe, Path]) -
     json.dumps(signature, allow_nan=False)
 
 
+def test_one_string_is_not_taken_for_lines(whole: tuple[Recipe, Path]) -> None:
+    run = load(whole[1], device="cpu")
+    for call in (lambda: run.decode("ko ba"), lambda: list(run.search("ko ba"))):
+        with pytest.raises(TypeError, match="lines is one string, whose characters would be decoded one by one"):
+            call()
+
+
+@pytest.mark.parametrize("key", ["train", "dev", "test"])
+def test_every_file_of_the_recipe_is_looked_for_before_training(tmp_path: Path, key: str) -> None:
+    table = short_text(tmp_path)
+    table[key] = [*table[key], "tset.txt"]
+    with pytest.raises(DataError) as error:
+        finish(small_recipe(data=table), tmp_path / "run")
+    assert str(error.value) == f"{tmp_path / 'tset.txt'}: no such file; data.{key} names it"
+    with pytest.raises(DataError) as error:
+        finish(pretrain_only(tmp_path, "model.vectors=no.vec"), tmp_path / "run")
+    assert str(error.value) == f"{tmp_path / 'no.vec'}: no such file; model.vectors names it"
+
+
+def test_a_dev_sentence_that_is_too_long_to_search_is_named_before_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        finish(pretrain_only(tmp_path, "decode.max_words=2"), tmp_path / "run")
+    assert str(error.value) == "dev, sentence 1: 3 words; decode.max_words = 2 is the most that is decoded"
+
+
+def test_weights_of_another_shape_or_type_are_refused(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    """A single number would fill a whole matrix, if it were copied as it is."""
+    found = checkpoint.latest(whole[1] / "model").checkpoint
+    assert found is not None
+    name = "model.output_layer.bias"
+    for changed, kind in ((found.tensors[name][:1], "float32 [1]"), (found.tensors[name].double(), "float64 [8]")):
+        path = checkpoint.save(tmp_path / kind, 1, {**found.tensors, name: changed}, found.meta)
+        with pytest.raises(CheckpointError) as error:
+            load(path, device="cpu")
+        assert str(error.value) == f"{name} is {kind}; the model of the recipe has float32 [8]"
+
+
+def test_a_position_that_cannot_be_is_refused(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, _ = whole
+    stop_after(recipe, tmp_path, 2)
+    (path,) = checkpoints(tmp_path)
+    found = checkpoint.load(path)
+    for key, value in (("batch", "x"), ("epoch", -1), ("stage", None), ("nothing", 1)):
+        path.unlink()
+        position = {**found.meta["position"], key: value}
+        checkpoint.save(path.parent, found.position, found.tensors, {**found.meta, "position": position})
+        with pytest.raises(CheckpointError, match=f"^{path}: not a run's checkpoint: .*{key}"):
+            finish(recipe, tmp_path)
+
+
 def test_a_device_of_another_name_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"^device gpu: accepted: cpu, cuda, auto$"):
         choose_device("gpu")

@@ -7,7 +7,7 @@ import pytest
 from argbeam.errors import DataError
 from argbeam.settings import IwsltData
 from argbeam.tasks.iwslt import fits, prepared
-from argbeam.tasks.sources import read_pairs
+from argbeam.tasks.sources import stream_pairs
 from small_runs import finish, small_recipe
 from test_readers_iwslt import write_iwslt, xml
 
@@ -65,7 +65,7 @@ def test_the_kind_of_data_reads_all_splits_and_trains(tmp_path: Path) -> None:
     lines = [f"wort {number % 5} ." for number in range(25)]
     write_talks(tmp_path / "de-en", lines, lines)
     data = IwsltData(root=str(tmp_path))
-    assert {split: len(read_pairs(data, split)) for split in ("train", "dev", "test")} == {
+    assert {split: len(list(stream_pairs(data, split))) for split in ("train", "dev", "test")} == {
         "train": 24,
         "dev": 1,
         "test": 5,

@@ -203,7 +203,7 @@ def test_data_without_a_tree_to_train_on_is_an_error(tmp_path: Path) -> None:
 
 def test_the_roots_label_is_the_treebanks(tmp_path: Path) -> None:
     """Some treebanks write ROOT: gold actions give all labels right there too, also in a task made of its assets."""
-    trees = conll(BIRDS, SING).replace("\troot\t", "\tROOT\t")
+    trees = conll(BIRDS, SING, second_tag=True).replace("\troot\t", "\tROOT\t")
     recipe = recipe_of(tmp_path, trees, kind="conllx")
     task = task_of(recipe)
     items = task.read("dev").items

@@ -83,6 +83,8 @@ def load(path: Path) -> Checkpoint:
     _check_digest(data, marks, path)
     try:
         position, meta = int(marks["position"]), json.loads(marks["meta"])
+        if not isinstance(meta, dict):
+            raise ValueError("its meta is no table")
         tensors = safetensors.torch.load(data)
     except (KeyError, ValueError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of argbeam: {_line(error)}") from None

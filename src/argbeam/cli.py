@@ -14,10 +14,10 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from argbeam.errors import ArgbeamError
+from argbeam.version import __version__
 
 app = typer.Typer(
     name="argbeam",
-    help="Train sequence models for the beam search that decodes them.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -43,6 +43,22 @@ def main() -> None:
         # The reader has left, as `head` does. What is still buffered goes nowhere, or Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _print_version(asked: bool) -> bool:
+    if asked:
+        print(f"argbeam {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train sequence models for the beam search that decodes them."""
 
 
 @app.command()
@@ -99,8 +115,13 @@ def decode(
     from contextlib import ExitStack
 
     from argbeam.decoding import Request, decode_stream
+    from argbeam.errors import ConfigError
     from argbeam.scoring import open_run
+    from argbeam.settings import MOST_BEAM
 
+    for option, value in (("--beam", beam), ("--n-best", n_best)):
+        if value > MOST_BEAM:
+            raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
     opened = open_run(run, sets or [])
     request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
     with ExitStack() as files:
@@ -225,9 +246,8 @@ def bench(
     if chosen.type == "cuda":
         torch.set_float32_matmul_precision("high")
     shape = Shape(batch, source, target, vocab, layers, hidden)
-    rows = list(
-        rows_of(shape, device=chosen, train_beams=parse_beams(beams), test_beams=parse_beams(test_beams), rounds=rounds)
-    )
+    train_beams, decode_beams = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
+    rows = list(rows_of(shape, device=chosen, train_beams=train_beams, test_beams=decode_beams, rounds=rounds))
     if as_json:
         print(json.dumps([row.as_dict() for row in rows]))
         return

@@ -22,7 +22,7 @@ from argbeam.settings import Recipe
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in a TOML file, with each `key=value` of `overrides` put over it."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors put a byte order mark first
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; a TOML file is expected") from None
     except UnicodeDecodeError as error:
@@ -62,6 +62,17 @@ def inline_toml(value: Any) -> str:
         return "[" + ", ".join(inline_toml(inner) for inner in value) + "]"
     # JSON's numbers, truth values and strings are TOML's, but for characters outside the first plane and DEL.
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007F")
+
+
+def read_recipe_json(path: Path) -> Recipe:
+    """The recipe in a file that `recipe_to_json` wrote."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; a recipe as JSON is expected") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; a recipe as JSON is expected") from None
+    return recipe_from_json(text, where=str(path))
 
 
 def recipe_from_json(text: str, *, where: str = "recipe") -> Recipe:
@@ -176,7 +187,7 @@ def _put(table: dict[str, Any], override: _Override, keys: tuple[str, ...]) -> d
         raise ConfigError(f"--set {_clipped(override.text)}: {_dotted(above)} is {_kind_of(inner)}, accepted: a table")
     # An unknown stage is a slip far more often than a whole stage given key by key.
     if len(above) == 2 and above[0] == "stages" and head not in table:
-        raise ConfigError(f"--set {_clipped(override.text)}: unknown key {_dotted(above)}{_hint(head, list(table))}")
+        raise ConfigError(f"--set {_clipped(override.text)}: unknown key {_dotted(above)}{_hint(above, list(table))}")
     return {**table, head: _put(inner, override, tuple(rest))}
 
 
@@ -241,7 +252,7 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
     key, value = _dotted(place.keys), error["input"]
     match error["type"]:
         case "extra_forbidden":
-            return f"unknown key {key}{_hint(place.keys[-1], list(place.owner.model_fields))}"
+            return f"unknown key {key}{_hint(place.keys, list(place.owner.model_fields))}"
         case "missing" | "union_tag_not_found":
             return f"missing key {key}, {_accepted(place.annotation, place.field)}"
         case "union_tag_invalid":
@@ -311,9 +322,10 @@ def _choice(value: Any, choices: Sequence[str]) -> str:
     return f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _hint(key: str, accepted: list[str]) -> str:
-    near = difflib.get_close_matches(key.lower(), accepted, 1)
-    return f"; did you mean {near[0]}?" if near else f"; accepted: {', '.join(accepted)}"
+def _hint(keys: Sequence[str], accepted: list[str]) -> str:
+    """The whole key that was meant, as `--set` takes it, or all that the table accepts."""
+    near = difflib.get_close_matches(keys[-1].lower(), accepted, 1)
+    return f"; did you mean {_dotted([*keys[:-1], near[0]])}?" if near else f"; accepted: {', '.join(accepted)}"
 
 
 def _kind_of(value: Any) -> str:

@@ -1,9 +1,13 @@
 """Examples as numbers, and batches of few, fixed shapes whose order is fixed by seed and epoch."""
 
 import random
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -12,6 +16,10 @@ from argbeam.vocabulary import PAD
 
 # Sources of up to this many words are batched by number alone.
 _LONG = 128
+# More than any length.
+_KEY = 1 << 32
+
+Length = TypeVar("Length", int, np.ndarray[tuple[int, ...], np.dtype[Any]])
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,17 @@ class Example:
     source: tuple[int, ...]
     target: tuple[int, ...]
     sentence: int
+
+
+_Numbers = np.ndarray[tuple[int, ...], np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many words the sources and targets of examples have."""
+
+    source_N: _Numbers
+    target_N: _Numbers
 
 
 @dataclass(frozen=True)
@@ -85,16 +104,20 @@ class BatchPlan:
     round_target: int
     seed: int
 
-    def epoch(self, epoch: int, *, by_length: bool = False) -> list[list[int]]:
+    def epoch(self, epoch: int, *, by_length: bool = False) -> "EpochBatches":
         """The batches of an epoch as lists of example numbers; `by_length` keeps the short ones first."""
         rng = random.Random(f"{self.seed}:{epoch}")
-        order = list(range(len(self.examples)))
-        rng.shuffle(order)
-        order.sort(key=lambda i: self._rounded(self.examples[i])[::-1])
-        batches = [order[i : i + self.size] for i in range(0, len(order), self.size)]
+        shuffled, batches = array("q", range(len(self.examples))), array("q", range(len(self)))
+        rng.shuffle(shuffled)
+        shuffled_N = np.frombuffer(shuffled, dtype=np.int64)
+        order_N = shuffled_N[np.argsort(self._keys_N[shuffled_N], kind="stable")]
         if not by_length:
             rng.shuffle(batches)
-        return batches
+        return EpochBatches(order_N, np.frombuffer(batches, dtype=np.int64), self.size)
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return -(-len(self.examples) // self.size)
 
     def batch(self, numbers: Sequence[int], view: Callable[[Example], Example] = lambda example: example) -> Batch:
         """The batch of these examples, at their rounded shape; `view` may change words, but no length."""
@@ -109,13 +132,55 @@ class BatchPlan:
 
     def shapes(self) -> set[tuple[int, int, int]]:
         """Every shape that occurs."""
-        return {self.batch(numbers).shape for numbers in self.epoch(0)}
+        keys_N, starts = np.sort(self._keys_N), np.arange(len(self)) * self.size
+        source = np.maximum.reduceat(keys_N % _KEY, starts).tolist()
+        target = np.maximum.reduceat(keys_N // _KEY, starts).tolist()
+        return {(self.size, max(s, 1), t) for s, t in zip(source, target, strict=True)}
+
+    @cached_property
+    def _keys_N(self) -> _Numbers:
+        """What examples are sorted by: the rounded length of the target, then that of the source."""
+        lengths = lengths_of(self.examples)
+        source_N, target_N = lengths.source_N.astype(np.int64), lengths.target_N.astype(np.int64)
+        keys_N: _Numbers = _round_up(target_N, self.round_target) * _KEY + _round_up(source_N, self.round_source)
+        return keys_N
 
     def _rounded(self, example: Example) -> tuple[int, int]:
         return (
             _round_up(len(example.source), self.round_source),
             _round_up(len(example.target), self.round_target),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class EpochBatches:
+    """The batches of an epoch in their order, each a list of example numbers: two arrays for a corpus of any size."""
+
+    order_N: _Numbers
+    batches: _Numbers
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, place: int) -> list[int]:
+        start = int(self.batches[place]) * self.size
+        numbers: list[int] = self.order_N[start : start + self.size].tolist()
+        return numbers
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self[place] for place in range(len(self)))
+
+
+def lengths_of(examples: Sequence[Example]) -> Lengths:
+    """The lengths of examples; those that are not in memory know their own."""
+    known = getattr(examples, "lengths", None)
+    if isinstance(known, Lengths):
+        return known
+    return Lengths(
+        source_N=np.array([len(example.source) for example in examples], dtype=np.int64),
+        target_N=np.array([len(example.target) for example in examples], dtype=np.int64),
+    )
 
 
 def in_order_of_length(examples: Sequence[Example], *, size: int) -> Iterator[list[int]]:
@@ -133,7 +198,7 @@ def in_order_of_length(examples: Sequence[Example], *, size: int) -> Iterator[li
         start = end
 
 
-def _round_up(length: int, multiple: int) -> int:
+def _round_up(length: Length, multiple: int) -> Length:
     return -(-length // multiple) * multiple
 
 

@@ -11,7 +11,7 @@ from lzma import LZMAFile
 from typing import Any, TextIO
 
 from argbeam.errors import DataError
-from argbeam.evaluate import Decoded
+from argbeam.evaluate import Decoded, length_fault
 from argbeam.run import Run
 from argbeam.tasks.contract import Item
 
@@ -67,8 +67,9 @@ def _items(run: Run, chunk: list[str], name: str, before: int) -> tuple[list[Ite
     items: list[Item] = []
     for line in chunk:
         item = run.task.item(line)
-        if not item.source:
-            return items, DataError(f"{name}:{before + len(items) + 1}: no words; a line holds one sentence")
+        fault = length_fault(item, most=run.recipe.decode.max_words)
+        if fault:
+            return items, DataError(f"{name}:{before + len(items) + 1}: {fault}")
         items.append(item)
     return items, None
 
@@ -108,17 +109,23 @@ def _chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[st
         *whole, rest = (rest + data).split(b"\n")
         for raw in whole:
             number += 1
-            lines.append(_text(raw, name, number))
+            try:
+                lines.append(_text(raw, name, number))
+            except DataError:
+                yield lines  # what came before the bad line is decoded and written
+                raise
             if len(lines) == most:
                 yield lines
                 lines = []
         if lines and descriptor is not None and not select.select([descriptor], [], [], 0)[0]:
             yield lines
             lines = []
-    if rest:
-        lines.append(_text(rest, name, number + 1))
-    if lines:
-        yield lines
+    try:
+        if rest:
+            lines.append(_text(rest, name, number + 1))
+    finally:
+        if lines:
+            yield lines
 
 
 def _text(raw: bytes, name: str, number: int) -> str:
@@ -126,4 +133,6 @@ def _text(raw: bytes, name: str, number: int) -> str:
         text = raw.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{name}:{number}: byte {error.start + 1} is not UTF-8; UTF-8 is expected") from None
+    if "\0" in text:
+        raise DataError(f"{name}:{number}: NUL at byte {raw.index(0) + 1} of the line; text holds none")
     return text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no part of the first word

@@ -1,8 +1,20 @@
 """Errors a user can mend: one line that says where, what was found, and what is accepted. Exit code 2."""
 
+_LONGEST = 2000  # characters of a message
+
 
 class ArgbeamError(Exception):
-    """The base of every error that the command prints as one line."""
+    """The base of every error that the command prints as one line.
+
+    Names of files and words of a corpus stand in messages: what is not printable is written as an escape, so that
+    none of them can break the line or reach the terminal as a command. A word of a million letters is cut.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class ConfigError(ArgbeamError):

@@ -10,6 +10,7 @@ import torch
 
 from argbeam.beams import Beams
 from argbeam.data import Example, in_order_of_length, make_batch
+from argbeam.errors import DataError
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.rules import ScoreRule, Stop
@@ -94,6 +95,23 @@ class Decoder:
             )
             for i in range(len(examples))
         ]
+
+
+def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:
+    """Raise a DataError for a sentence without words or with more than `most`; `where` is what holds them."""
+    for number, item in enumerate(items, start=1):
+        fault = length_fault(item, most=most)
+        if fault:
+            raise DataError(f"{where}, sentence {number}: {fault}")
+
+
+def length_fault(item: Item, *, most: int) -> str:
+    """What keeps an item from being decoded, or nothing."""
+    if not item.source:
+        return "no words; a line holds one sentence"
+    if len(item.source) > most:
+        return f"{len(item.source):,} words; decode.max_words = {most} is the most that is decoded"
+    return ""
 
 
 @dataclass(frozen=True)

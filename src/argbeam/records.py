@@ -30,7 +30,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     """Add one line. A line that a kill tore is cut off first. NaN and infinity are no JSON: a ValueError."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         end = _end_of_last_line(descriptor)
         os.ftruncate(descriptor, end)
@@ -67,7 +67,7 @@ def truncate_records(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> i
         if not keep(record):
             break
         end, kept = after, kept + 1
-    descriptor = os.open(path, os.O_RDWR)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         os.ftruncate(descriptor, end)
         os.fsync(descriptor)
@@ -77,7 +77,8 @@ def truncate_records(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> i
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    # No link is followed: a folder from elsewhere could hold one under this name that leads to a file of the user's.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     try:
         _write_all(descriptor, data)
         os.fsync(descriptor)

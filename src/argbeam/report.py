@@ -1,12 +1,12 @@
 """Tables and plots of runs, from what their folders hold: report.html, which needs no other file, and report.md."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.config import recipe_from_json
+from argbeam.config import read_recipe_json
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.pages import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
 from argbeam.plots import Curve, bars_png, lines_png
@@ -65,17 +65,45 @@ def _read_run(folder: Path) -> RunData:
     path = folder / "recipe.json"
     if not path.is_file():
         raise DataError(f"{folder}: no run folder: recipe.json is missing; `argbeam train` makes one")
-    recipe = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
-    records = read_records(folder / "records.jsonl").records
+    recipe = read_recipe_json(path)
     scores = folder / "evaluations.jsonl"
-    return RunData(
-        folder,
-        recipe.name,
-        recipe,
-        epochs=[r for r in records if r["kind"] == "epoch"],
-        stages=[r for r in records if r["kind"] == "stage"],
-        evaluations=read_records(scores).records if scores.exists() else [],
-    )
+    epochs, stages = (_records(folder / "records.jsonl", keys, kind) for kind, keys in _KEYS.items())
+    evaluations = _records(scores, _EVALUATION_KEYS) if scores.exists() else []
+    run = RunData(folder, recipe.name, recipe, epochs, stages, evaluations)
+    if stages and not any(_is_kept(epoch, stages[-1]) for epoch in epochs):
+        raise DataError(f"{folder / 'records.jsonl'}: no record of the epoch that its last stage kept")
+    return run
+
+
+_NUMBER = (int, float)
+# What records must hold to be reported, by their kind.
+_KEYS: dict[str, dict[str, Any]] = {
+    "epoch": {"stage": str, "epoch": int, "dev": dict},
+    "stage": {"stage": str, "kept_epoch": int, "epochs": int, "seconds": _NUMBER},
+}
+_EVALUATION_KEYS: dict[str, Any] = {
+    **dict.fromkeys(("task", "split", "metric", "successors", "rule", "stop", "version"), str),
+    **dict.fromkeys(("test_beam", "train_beam", "sentences", "seed", "unfinished", "dead"), int),
+    "length_power": _NUMBER,
+    "scores": dict,
+}
+
+
+def _records(path: Path, keys: dict[str, Any], kind: str = "") -> list[dict[str, Any]]:
+    """The records of a kind (of a file that has one kind only, all), each with the keys that a report needs."""
+    found = []
+    for line, record in enumerate(read_records(path).records, 1):
+        if kind and record.get("kind") != kind:
+            continue
+        for key, types in keys.items():
+            if not isinstance(record.get(key), types):
+                raise DataError(f"{path}:{line}: {key} is missing or of another type; was the file edited?")
+        found.append(record)
+    return found
+
+
+def _is_kept(epoch: dict[str, Any], stage: dict[str, Any]) -> bool:
+    return bool(epoch["stage"] == stage["stage"] and epoch["epoch"] == stage["kept_epoch"])
 
 
 @dataclass(frozen=True)
@@ -103,8 +131,15 @@ def score_tables(runs: Sequence[RunData]) -> list[Table]:
                 f"{' and '.join(metrics)}; a table holds one: evaluate all runs again, or report them apart"
             )
         rows = _rows(group)
+        for run, record in group:
+            if record["scores"].keys() != first["scores"].keys() or not _all_numbers(record["scores"].values()):
+                raise DataError(f"{run.path / 'evaluations.jsonl'}: scores other than {', '.join(first['scores'])}")
         tables += [_score_table(rows, part, first) for part in first["scores"]]
     return tables
+
+
+def _all_numbers(values: Iterable[Any]) -> bool:
+    return all(type(value) in _NUMBER for value in values)
 
 
 def _test_set(recipe: Recipe, split: str) -> str:
@@ -175,9 +210,10 @@ def diagnostics_table(runs: Sequence[RunData]) -> Table:
             rows.append([run.label, f"{len(run.epochs)} so far", *("-" for _ in columns), "-", "-"])
             continue
         stage = run.stages[-1]
-        epochs = {r["epoch"]: r for r in run.epochs if r["stage"] == stage["stage"]}
-        kept = epochs[stage["kept_epoch"]]
-        figures = [format(kept[key], form) if key in kept else "-" for key, form in columns.values()]
+        kept = [epoch for epoch in run.epochs if _is_kept(epoch, stage)][-1]
+        figures = [
+            format(kept[key], form) if isinstance(kept.get(key), _NUMBER) else "-" for key, form in columns.values()
+        ]
         last = run.evaluations[-1] if run.evaluations else None
         ends = f"{last['unfinished']} / {last['dead']}" if last else "-"
         rows.append(
@@ -211,7 +247,7 @@ def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:
         "Training beam": "beam",
     }
     for title, key in curves.items():
-        found = [_curve(run, [r.get(key) or None for r in run.epochs]) for run in runs]
+        found = [_curve(run, [r.get(key) for r in run.epochs]) for run in runs]
         if any(curve.y for curve in found):
             yield Plot(title, lines_png(title, "epoch", found))
     for task in dict.fromkeys(run.recipe.task.kind for run in runs):
@@ -227,10 +263,11 @@ def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:
 
 
 def _has_tenths(run: RunData) -> bool:
-    return bool(run.epochs) and "violations_by_tenth" in run.epochs[-1]
+    tenths = run.epochs[-1].get("violations_by_tenth") if run.epochs else None
+    return isinstance(tenths, list) and _all_numbers(tenths)
 
 
-def _curve(run: RunData, values: Sequence[float | int | None]) -> Curve:
+def _curve(run: RunData, values: Sequence[Any]) -> Curve:
     """The epochs that have the figure, numbered through the stages."""
-    points = [(number, value) for number, value in enumerate(values, 1) if value is not None]
+    points = [(number, value) for number, value in enumerate(values, 1) if type(value) in _NUMBER]
     return Curve(run.label, [x for x, _ in points], [float(y) for _, y in points])

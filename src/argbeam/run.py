@@ -7,6 +7,7 @@ RUN/model/               the finished model: weights, vocabulary, score and stop
 RUN/evaluations.jsonl    scores with their signatures
 RUN/length_power.jsonl   length powers chosen on dev
 RUN/predictions/         decoded splits
+RUN/store/               training examples, where the recipe has them on disk
 """
 
 import fcntl
@@ -20,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from argbeam import checkpoint
-from argbeam.config import difference, parse_recipe, recipe_from_json, recipe_to_json
+from argbeam import checkpoint, folders
+from argbeam.config import difference, parse_recipe, read_recipe_json, recipe_from_json, recipe_to_json
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
-from argbeam.evaluate import Decoded, Decoder, Evaluation, evaluate
+from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, evaluate, length_fault
 from argbeam.length_power import choose, fingerprint, keep_power, kept_power
 from argbeam.losses import make_loss
 from argbeam.models import Network, make_model
@@ -33,11 +34,19 @@ from argbeam.rules import SCORE_RULES, STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Recipe
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Item, Read
+from argbeam.tasks.sources import named_files
 from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, load_tensors
+from argbeam.training_data import TrainingData, build_store, open_store, read_examples, stored_examples
 from argbeam.version import __version__
 
 # What may differ between a run's recipe and the one it is resumed with: it does not change what is learnt.
-_FREE_TO_CHANGE = ("runtime.device", "runtime.threads", "runtime.checkpoint_every", "runtime.tensorboard")
+_FREE_TO_CHANGE = (
+    "runtime.device",
+    "runtime.threads",
+    "runtime.checkpoint_every",
+    "runtime.store",
+    "runtime.tensorboard",
+)
 
 
 @dataclass(frozen=True)
@@ -61,11 +70,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The run folder, also of a checkpoint file, which lies two folders down."""
-        return self.path if self.path.is_dir() else self.path.resolve().parents[1]
+        """The run folder, also of a checkpoint file in it."""
+        return folders.folder_of(self.path)
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
+        _need_lines(lines)
         items = [self._item(line, number) for number, line in enumerate(lines, start=1)]
         decoded = self.decoder().decode(items, beam=beam or self.recipe.decode.beam)
         return [
@@ -77,6 +87,7 @@ class Run:
         self, lines: Iterable[str], *, beam: int = 0, n_best: int = 1, trace: bool = False
     ) -> Iterator[tuple[str, Decoded]]:
         """Each line with all that the search found for it; reads no further ahead than it must."""
+        _need_lines(lines)
         beam = beam or self.recipe.decode.beam
         waiting: deque[str] = deque()
 
@@ -90,7 +101,9 @@ class Run:
 
     def evaluate(self, split: str, *, beam: int) -> Evaluation:
         """Decode a split and score it."""
-        return evaluate(self.decoder(), self.task.read(split).items, beam=beam)
+        items = self.task.read(split).items
+        check_lengths(items, most=self.recipe.decode.max_words, where=split)
+        return evaluate(self.decoder(), items, beam=beam)
 
     def decoder(self) -> Decoder:
         return Decoder(self.model, self.task, self.rule, self.stop, self.device, self.recipe.decode.batch)
@@ -121,8 +134,9 @@ class Run:
 
     def _item(self, line: str, number: int) -> Item:
         item = self.task.item(line)
-        if not item.source:
-            raise DataError(f"line {number}: no words; a line holds one sentence")
+        fault = length_fault(item, most=self.recipe.decode.max_words)
+        if fault:
+            raise DataError(f"line {number}: {fault}")
         return item
 
 
@@ -139,7 +153,8 @@ def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = (
 def _with_power_of_dev(run: Run) -> Run:
     if not run.task.open_length:
         return run  # outputs of one length rank alike whatever the power
-    decode, file = run.recipe.decode, run.folder / "length_power.jsonl"
+    decode, file = run.recipe.decode, run.folder / folders.LENGTH_POWER
+    folders.refuse_links(run.folder)
     key = {
         "weights": fingerprint(run.model),
         "beam": decode.beam,
@@ -156,26 +171,22 @@ def _with_power_of_dev(run: Run) -> Run:
 
 
 def _open(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
-    if path.is_file():
-        found = checkpoint.load(path)
-    else:
-        latest = checkpoint.latest(path / "model")
-        if latest.checkpoint is None:
-            reason = latest.rejected[0] if latest.rejected else f"{path}: holds no finished model"
-            raise CheckpointError(f"{reason}; `argbeam train` makes one, and goes on where it was stopped")
-        found = latest.checkpoint
-    recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
-    recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
-    task = TASKS[recipe.task.kind].load(recipe, _assets(found.tensors))
+    found = checkpoint.load(path) if path.is_file() else _finished(path)
+    with _reading(found.path):
+        recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
+        recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
+        rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
+    task = _task(recipe, found)
     chosen = choose_device(device or recipe.runtime.device)
     model = build_model(recipe, task).to(chosen)
-    load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
+    with _reading(found.path):
+        load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
     return Run(recipe, task, model, rule, stop, chosen, path)
 
 
 def train(recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False) -> Iterator[Event | Notice]:
     """Train a recipe into a run folder, or go on with the run that is there; yields what happens."""
+    folders.check_out(folder)
     with _locked(folder):
         yield from _train(recipe, folder, stop_asked)
 
@@ -185,6 +196,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
     if checkpoint.latest(folder / "model").checkpoint is not None:
         yield Notice(f"{folder}: training is finished; nothing to do")
         return
+    _check_files(recipe)
     if recipe.runtime.threads:
         torch.set_num_threads(recipe.runtime.threads)
     device = choose_device(recipe.runtime.device)
@@ -195,23 +207,26 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
         yield Notice(f"{line}; left alone, the checkpoint before it is used")
     resumed = found.checkpoint
     start = _open(Path(recipe.start), "cpu") if recipe.start and resumed is None else None
+    assets: Mapping[str, bytes] | None = None
     if resumed is not None:
-        task: Task = TASKS[recipe.task.kind].load(recipe, _assets(resumed.tensors))
-        read = task.read("train")
+        assets = _task(recipe, resumed).assets
     elif start is not None:
         _check_start(recipe, start)
-        task = TASKS[recipe.task.kind].load(recipe, start.task.assets)
-        read = task.read("train")
-    else:
-        fitted = TASKS[recipe.task.kind].fit(recipe)
-        task, read = fitted.task, fitted.train
-    if not read.items:
+        assets = start.task.assets
+    stored = open_store(recipe, folder, assets) if recipe.runtime.store else None
+    if recipe.runtime.store and stored is None:
+        yield Notice(f"{folder / folders.STORE}: writing the training examples there, once")
+        stored = build_store(recipe, folder, assets)
+    data = read_examples(recipe, assets) if stored is None else stored_examples(recipe, stored)
+    task = data.task
+    if not data.examples:
         text = recipe.text
         raise DataError(
             f"no training sentence has {text.min_length} to {text.max_length} words; "
             "text.min_length and text.max_length say which are taken"
         )
     dev = task.read("dev")
+    check_lengths(dev.items, most=recipe.decode.max_words, where="dev")
     model = build_model(recipe, task)
     if start is not None:
         load_tensors(model, dict(start.model.state_dict()), "")
@@ -219,13 +234,12 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
         notice = start_vectors(recipe, task, model)
         if notice is not None:
             yield notice
-    examples = [task.example(item, number) for number, item in enumerate(read.items)]
-    position = Position() if resumed is None else Position(**resumed.meta["position"])
+    position = Position() if resumed is None else _position(resumed)
     trainer = Trainer(
         recipe,
         task,
         model.to(device),
-        examples,
+        data.examples,
         dev.items,
         device,
         position=position,
@@ -236,12 +250,12 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
     if resumed is None:
         write_atomic(folder / "recipe.json", recipe_to_json(recipe).encode())
         records.unlink(missing_ok=True)
-        append_record(records, _started(recipe, task, model, read, dev, device, trainer))
+        append_record(records, _started(recipe, data, model, dev, device, trainer))
     else:
         _forget_after(records, position.records)
         append_record(records, {"kind": "resume", "update": position.update})
         yield Notice(f"{folder}: going on from update {position.update} ({resumed.path.name})")
-    for line in _data_lines(read, dev):
+    for line in _data_lines(data, dev):
         yield Notice(line)
     meta = {"recipe": recipe_to_json(recipe)}
     for event in trainer.events():
@@ -269,7 +283,7 @@ def start_vectors(recipe: Recipe, task: Task, model: Network) -> Notice | None:
     settings = recipe.model
     if not settings.vectors:
         return None
-    path = Path(getattr(recipe.data, "root", ".")) / settings.vectors
+    path = _vectors_path(recipe)
     words = set(task.source.index) | set(task.target.index)
     vectors = read_vectors(path, words=words, size=settings.embedding)
     rows = {word: vectors.vectors_FD[row] * settings.vectors_scale for word, row in vectors.rows.items()}
@@ -300,16 +314,74 @@ def _save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> No
     checkpoint.save(folder, saved.position.update, {**saved.tensors, **assets}, state)
 
 
+def _finished(folder: Path) -> checkpoint.Checkpoint:
+    """The finished model of a run folder."""
+    latest = checkpoint.latest(folder / folders.MODEL)
+    if latest.checkpoint is not None:
+        return latest.checkpoint
+    if not folder.exists():
+        raise CheckpointError(f"{folder}: no such run folder, and no such checkpoint file")
+    if not latest.rejected and not (folder / folders.RECIPE).is_file():
+        raise CheckpointError(f"{folder}: not a run: recipe.json is missing; `argbeam train` makes a run")
+    reason = latest.rejected[0] if latest.rejected else f"{folder}: holds no finished model"
+    raise CheckpointError(f"{reason}; `argbeam train` makes one, and goes on where it was stopped")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A checkpoint that is whole may still lack something, or hold it in a form of another program's making."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path}: not a run's checkpoint: {reason}") from None
+
+
+def _task(recipe: Recipe, found: checkpoint.Checkpoint) -> Task:
+    """The task that a checkpoint's files make."""
+    with _reading(found.path):
+        return TASKS[recipe.task.kind].load(recipe, _assets(found.tensors))
+
+
 def _assets(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
     prefix = "asset."
     return {k.removeprefix(prefix): bytes(v.tolist()) for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _position(found: checkpoint.Checkpoint) -> Position:
+    """Where training goes on; what a position cannot be is an error of the file."""
+    with _reading(found.path):
+        position, plain = Position(**found.meta["position"]), Position()
+        for name, value in vars(position).items():
+            kinds = (int, float, type(None)) if name == "best_value" else (type(getattr(plain, name)), int)
+            if type(value) not in kinds or (name not in ("best_value", "best_epoch") and value < 0):
+                raise ValueError(f"position.{name} = {value!r}")
+        return position
+
+
+def _check_files(recipe: Recipe) -> None:
+    """Every file that the recipe names must be there before training starts, the test files too: hours may pass."""
+    named = named_files(recipe.data)
+    named += [("model.vectors", _vectors_path(recipe))] if recipe.model.vectors else []
+    for key, path in named:
+        if not path.exists():
+            raise DataError(f"{path}: no such file; {key} names it")
+
+
+def _vectors_path(recipe: Recipe) -> Path:
+    return Path(getattr(recipe.data, "root", ".")) / recipe.model.vectors
+
+
+def _need_lines(lines: Iterable[str]) -> None:
+    if isinstance(lines, str):
+        raise TypeError("lines is one string, whose characters would be decoded one by one; a list of lines is needed")
 
 
 def _check_same(recipe: Recipe, folder: Path) -> None:
     path = folder / "recipe.json"
     if not path.exists():
         return
-    before = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
+    before = read_recipe_json(path)
     changed = [line for line in difference(before, recipe) if not line.startswith(_FREE_TO_CHANGE)]
     if changed:
         raise ConfigError(f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out")
@@ -336,9 +408,8 @@ def _forget_after(records: Path, count: int) -> None:
 
 def _started(
     recipe: Recipe,
-    task: Task,
+    data: TrainingData,
     model: Network,
-    read: Read,
     dev: Read,
     device: torch.device,
     trainer: Trainer,
@@ -350,19 +421,19 @@ def _started(
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "parameters": sum(p.numel() for p in model.parameters()),
-        "source_vocabulary": len(task.source),
-        "target_vocabulary": len(task.target),
-        "train_sentences": len(read.items),
+        "source_vocabulary": len(data.task.source),
+        "target_vocabulary": len(data.task.target),
+        "train_sentences": len(data.examples),
         "dev_sentences": len(dev.items),
-        "left_out": read.left_out,
+        "left_out": data.left_out,
         "shapes": len(trainer.plan.shapes()),
     }
 
 
-def _data_lines(read: Read, dev: Read) -> Sequence[str]:
-    lines = [f"{len(read.items):,} training sentences, {len(dev.items):,} dev sentences"]
-    if read.left_out:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(read.left_out.items()))
+def _data_lines(data: TrainingData, dev: Read) -> Sequence[str]:
+    lines = [f"{len(data.examples):,} training sentences, {len(dev.items):,} dev sentences"]
+    if data.left_out:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(data.left_out.items()))
         lines.append(f"left out of training: {reasons}")
     return lines
 
@@ -372,7 +443,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """One process trains a run at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
+        file = (folder / folders.LOCK).open("w")
     except OSError as error:
         raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; --out takes a folder") from None
     with file:

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from argbeam.errors import ArgbeamError, ConfigError, DataError
-from argbeam.evaluate import Evaluation, evaluate
+from argbeam.evaluate import Evaluation, check_lengths, evaluate
+from argbeam.folders import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.metrics import bleu_tokenizer, paired_bootstrap_attachment, paired_bootstrap_bleu
 from argbeam.records import append_record, write_atomic
 from argbeam.run import Run, load
+from argbeam.settings import MOST_BEAM
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item
 
@@ -37,7 +39,9 @@ class Scored:
 
 def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
     """Decode and score a split at each beam; predictions and the record go into the run's folder."""
+    refuse_links(folder_of(run.path))  # before the work, not after it
     items = run.task.read(split).items
+    check_lengths(items, most=run.recipe.decode.max_words, where=split)
     for beam in beams:
         found = evaluate(run.decoder(), items, beam=beam)
         texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
@@ -88,24 +92,27 @@ def signature_line(record: dict[str, Any]) -> str:
     return f"{'|'.join(parts)} metric {record['metric']}"
 
 
-def parse_beams(text: str) -> list[int]:
-    """`1,5,10` as numbers."""
+def parse_beams(text: str, *, option: str = "--beam") -> list[int]:
+    """`1,5,10` as numbers; `option` is where they were given."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise ConfigError(f"--beam {text}: accepted: whole numbers from 1 on, such as 1,5,10")
+    if not all(
+        part.isascii() and part.isdigit() and 0 < len(part) < 9 and 0 < int(part) <= MOST_BEAM for part in parts
+    ):
+        raise ConfigError(f"{option} {text}: accepted: whole numbers from 1 to {MOST_BEAM}, such as 1,5,10")
     return list(dict.fromkeys(int(part) for part in parts))
 
 
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
     folder = run.folder
-    predictions = folder / "predictions"
+    refuse_links(folder)
+    predictions = folder / PREDICTIONS
     try:
         predictions.mkdir(exist_ok=True)
         power = f".power{record['length_power']:g}" if record["length_power"] else ""
         stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
         lines = "".join(f"{text}\n" for text in texts)
         write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())
-        append_record(folder / "evaluations.jsonl", record)
+        append_record(folder / EVALUATIONS, record)
     except OSError as error:
         raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None
 

@@ -16,6 +16,8 @@ from pydantic import (
 )
 
 StopRule = Literal["top", "best"]
+# Sizes beyond these are slips of the keyboard: no machine has the memory.
+MOST_BEAM, MOST_LAYERS, MOST_WIDTH = 10_000, 1000, 10**6
 
 
 def _path(text: str) -> str:
@@ -213,13 +215,13 @@ class Text(Settings):
 class Network(Settings):
     """What all models share."""
 
-    layers: int = Field(default=1, ge=1, description="LSTM layers, of the encoder too where it has any")
-    hidden: int = Field(default=256, ge=1, description="size of the hidden states")
-    embedding: int = Field(default=256, ge=1, description="size of the word vectors")
+    layers: int = Field(default=1, ge=1, le=MOST_LAYERS, description="LSTM layers, of the encoder too where it has any")
+    hidden: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the hidden states")
+    embedding: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the word vectors")
     dropout: float = Field(
         default=0.2, ge=0, lt=1, description="dropout between layers and on what the output layer reads"
     )
-    init: float = Field(default=0.1, ge=0, description="weights start uniform between minus and plus this")
+    init: float = Field(default=0.1, ge=0, le=1000, description="weights start uniform between minus and plus this")
     vectors: str = Field(default="", description="file of word2vec vectors, relative to data.root; empty: none")
     vectors_scale: float = Field(default=1.0, gt=0, description="the vectors are multiplied by this")
 
@@ -245,7 +247,7 @@ class ConvModel(Network):
         default=5, ge=1, description="source words that the encoder sees at each position; odd"
     )
     positions: int = Field(
-        default=60, ge=1, description="source positions with a vector of their own; later ones share the last"
+        default=60, ge=1, le=10**6, description="source positions with a vector of their own; later ones share the last"
     )
 
 
@@ -260,9 +262,9 @@ Model = Annotated[LstmModel | LstmLmModel | ConvModel, Field(discriminator="kind
 class Batch(Settings):
     """How sentences are put together."""
 
-    size: int = Field(default=64, ge=1, description="sentences in a batch")
-    round_source: int = Field(default=4, ge=1, description="source lengths are padded to a multiple of this")
-    round_target: int = Field(default=4, ge=1, description="target lengths are padded to a multiple of this")
+    size: int = Field(default=64, ge=1, le=2**20, description="sentences in a batch")
+    round_source: int = Field(default=4, ge=1, le=1024, description="source lengths are padded to a multiple of this")
+    round_target: int = Field(default=4, ge=1, le=1024, description="target lengths are padded to a multiple of this")
 
 
 class CrossEntropyLoss(Settings):
@@ -285,8 +287,10 @@ class SequenceLoss(Settings):
 class SearchLoss(SequenceLoss):
     """What all losses share that train with the beam search."""
 
-    train_beam: int = Field(default=6, ge=1, description="K_tr, the beam the curriculum ends with; test beam plus 1")
-    start_beam: int = Field(default=2, ge=1, description="beam of the first epoch")
+    train_beam: int = Field(
+        default=6, ge=1, le=MOST_BEAM, description="K_tr, the beam the curriculum ends with; test beam plus 1"
+    )
+    start_beam: int = Field(default=2, ge=1, le=MOST_BEAM, description="beam of the first epoch")
     epochs_per_beam: int = Field(default=2, ge=1, description="epochs before the beam grows by 1")
     constrained: bool = Field(default=False, description="train under the task's constraint, as ConBSO does")
     stop: StopRule = Field(
@@ -376,7 +380,7 @@ class MixerLoss(Settings):
     epochs_per_border: int = Field(default=2, ge=1, description="epochs before more words are sampled")
     words_per_border: int = Field(default=3, ge=1, description="how many more words at a sentence's end are sampled")
     extra_length: int = Field(
-        default=4, ge=0, description="words that an output may have more than gold, in open-length tasks"
+        default=4, ge=0, le=10**6, description="words that an output may have more than gold, in open-length tasks"
     )
     baseline_rate: float = Field(default=0.01, ge=0, description="learning rate of the expected reward's regression")
     baseline_weight: float = Field(
@@ -391,7 +395,9 @@ class MrtLoss(SequenceLoss):
     candidates: Literal["sampled", "beam"] = Field(
         default="sampled", description="candidates drawn from the model, or the best of a beam search"
     )
-    size: int = Field(default=8, ge=1, description="candidates of a sentence, which is also the search's beam")
+    size: int = Field(
+        default=8, ge=1, le=MOST_BEAM, description="candidates of a sentence, which is also the search's beam"
+    )
     alpha: float = Field(default=0.005, gt=0, description="candidates weigh by their probability to this power")
     include_gold: bool = Field(default=True, description="gold is one more candidate")
     risk: Literal["sentence_bleu", "zero_one", "token_error"] = Field(
@@ -400,7 +406,7 @@ class MrtLoss(SequenceLoss):
     )
     constrained: bool = Field(default=False, description="candidates keep to the task's constraint")
     extra_length: int = Field(
-        default=4, ge=0, description="words that a candidate may have more than gold, in open-length tasks"
+        default=4, ge=0, le=10**6, description="words that a candidate may have more than gold, in open-length tasks"
     )
 
 
@@ -437,7 +443,7 @@ Optimizer = AdagradOptimizer
 class Stage(Settings):
     """One stretch of training with one loss; its optimizer starts fresh."""
 
-    epochs: int = Field(ge=1, description="passes over the training data")
+    epochs: int = Field(ge=1, lt=10**6, description="passes over the training data")
     loss: Loss = Field(description="what is minimised")
     optimizer: Optimizer = Field(description="how")
     first_epoch_by_length: bool = Field(default=False, description="the first epoch goes from short to long sentences")
@@ -445,7 +451,7 @@ class Stage(Settings):
         default="score",
         description="the epoch whose weights the stage ends with: best dev perplexity, best dev score, last",
     )
-    keep_beam: int = Field(default=5, ge=1, description="beam of the dev score that chooses the epoch")
+    keep_beam: int = Field(default=5, ge=1, le=MOST_BEAM, description="beam of the dev score that chooses the epoch")
     patience: int = Field(
         default=0, ge=0, description="stop after this many epochs without a better dev figure; 0: never"
     )
@@ -460,7 +466,7 @@ class Stage(Settings):
 class Decode(Settings):
     """How a trained model is searched."""
 
-    beam: int = Field(default=5, ge=1, description="K_te, the beam when none is asked for")
+    beam: int = Field(default=5, ge=1, le=MOST_BEAM, description="K_te, the beam when none is asked for")
     stop: Literal["auto", "top", "best"] = Field(
         default="auto",
         description="when search ends in open-length tasks; auto: as the last stage's loss says",
@@ -471,11 +477,20 @@ class Decode(Settings):
         "dev: the best of 0 to 1.6 on dev, at decode.beam",
     )
     length_factor: float = Field(
-        default=2.0, ge=0, description="output limit in open-length tasks: this times the source"
+        default=2.0, ge=0, le=1000, description="output limit in open-length tasks: this times the source"
     )
-    length_extra: int = Field(default=10, ge=1, description="output limit in open-length tasks: plus this")
+    length_extra: int = Field(default=10, ge=1, le=10**6, description="output limit in open-length tasks: plus this")
     batch: int = Field(
-        default=128, ge=1, description="sentences decoded together; fewer where they are long or the beam is wide"
+        default=128,
+        ge=1,
+        le=2**20,
+        description="sentences decoded together; fewer where they are long or the beam is wide",
+    )
+    max_words: int = Field(
+        default=2000,
+        ge=1,
+        le=2**20,
+        description="a sentence of more words is refused: a search needs the square of its length in memory",
     )
 
 
@@ -486,8 +501,12 @@ class Runtime(Settings):
     precision: Literal["float32", "bf16"] = Field(default="float32", description="precision of the matrix products")
     tf32: bool = Field(default=True, description="float32 products may use TF32 on CUDA")
     capture: bool = Field(default=True, description="on CUDA, one graph per batch shape")
-    threads: int = Field(default=0, ge=0, description="CPU threads; 0: torch's own choice")
+    threads: int = Field(default=0, ge=0, le=4096, description="CPU threads; 0: torch's own choice")
     checkpoint_every: int = Field(default=500, ge=1, description="updates between checkpoints")
+    store: bool = Field(
+        default=False,
+        description="training examples are kept in a file of the run folder, built once, instead of memory",
+    )
     tensorboard: bool = Field(default=False, description="write TensorBoard curves too")
 
 

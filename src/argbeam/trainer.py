@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Stepper, TrainStep
 from argbeam.data import BatchPlan, Example, make_batch
-from argbeam.errors import ArgbeamError
+from argbeam.errors import ArgbeamError, CheckpointError
 from argbeam.evaluate import Decoder, evaluate, perplexity
 from argbeam.losses import Loss, make_loss
 from argbeam.models.contract import Network
@@ -378,7 +378,12 @@ def load_tensors(model: Network | nn.Module, tensors: dict[str, Tensor], prefix:
     """Put weights into a module, in place: captured steps hold on to its memory."""
     with torch.no_grad():
         for name, value in model.state_dict().items():
-            value.copy_(tensors[prefix + name])
+            found = tensors[prefix + name]
+            # Copying would spread a smaller tensor over a larger one, and round one of another kind.
+            if (found.shape, found.dtype) != (value.shape, value.dtype):
+                kinds = [f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (found, value)]
+                raise CheckpointError(f"{prefix}{name} is {kinds[0]}; the model of the recipe has {kinds[1]}")
+            value.copy_(found)
 
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:

@@ -38,7 +38,7 @@ def train_run(recipe: Recipe, folder: Path, *, title: str = "") -> Outcome:
                 finished = event.position.stage == len(recipe.stages)
         if asked and not finished:
             outcome.signal = asked[0]
-    outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r["kind"] == "stage"]
+    outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r.get("kind") == "stage"]
     return outcome
 
 
@@ -69,10 +69,12 @@ def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer: SummaryWriter | None = None
 
     def write(event: object) -> None:
+        nonlocal writer
         if isinstance(event, Record) and event.values["kind"] == "epoch":
+            writer = writer or SummaryWriter(str(folder / "tensorboard"))  # a folder is made when it is needed
             figures = {k: v for k, v in event.values.items() if k not in ("epoch", "update")}
             figures |= {f"dev_{name}": value for name, value in event.values["dev"].items()}
             for name, value in figures.items():
@@ -82,4 +84,5 @@ def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
     try:
         yield write
     finally:
-        writer.close()
+        if writer is not None:
+            writer.close()

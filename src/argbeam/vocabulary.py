@@ -38,11 +38,17 @@ class Vocabulary:
 
         At most `max_size` words are kept, not counting the four specials.
         """
+        return cls.of_counts(
+            Counter(word for sentence in sentences for word in sentence), min_count=min_count, max_size=max_size
+        )
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[str, int], *, min_count: int, max_size: int | None = None) -> "Vocabulary":
+        """The same, of words that were counted already."""
         if min_count < 1:
             raise ConfigError(f"a vocabulary with min_count {min_count}; 1 or more is accepted")
         if max_size is not None and max_size < 1:
             raise ConfigError(f"a vocabulary with max_size {max_size}; 1 or more is accepted, or none for no limit")
-        counts = Counter(word for sentence in sentences for word in sentence)
         kept = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
         kept.sort(key=lambda word: (-counts[word], word))
         return cls((*SPECIALS, *kept[:max_size]))

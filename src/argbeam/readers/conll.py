@@ -39,15 +39,20 @@ def read_conll(paths: Sequence[Path], *, flavour: Flavour) -> list[Tree]:
 
     White space inside a form (`10 000`) becomes `_`, so that words can be written with spaces between them.
     """
+    return list(stream_conll(paths, flavour=flavour))
+
+
+def stream_conll(paths: Sequence[Path], *, flavour: Flavour) -> Iterator[Tree]:
+    """The same, one by one."""
     if not paths:
         raise DataError("no treebank was given; at least one file is needed")
-    trees: list[Tree] = []
     for path in paths:
-        before = len(trees)
-        trees.extend(_tree(rows, path) for rows in _sentences(path, flavour))
-        if len(trees) == before:
+        empty = True
+        for rows in _sentences(path, flavour):
+            empty = False
+            yield _tree(rows, path)
+        if empty:
             raise DataError(f"{path}: no sentence in the file; at least one is expected")
-    return trees
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
     rows: list[_Row] = []
+    has_coarse_tags = has_tags = False
     for line, text in open_lines(path):
         if not text.strip(" "):
             if rows:
@@ -82,8 +88,14 @@ def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
                     "gaps, and an empty line ends a sentence"
                 )
             rows.append(_row(fields, path, line, flavour))
+            has_coarse_tags, has_tags = has_coarse_tags or fields[3] != "_", has_tags or rows[-1].tag != "_"
     if rows:
         yield rows
+    if flavour is Flavour.CONLLX and has_coarse_tags and not has_tags:
+        raise DataError(
+            f"{path}: every tag (column 5) is `_`, and column 4 has tags; that is CoNLL-U's way: "
+            'data.kind = "conllu" reads it'
+        )
 
 
 def _fields(text: str, path: Path, line: int, flavour: Flavour) -> list[str]:

@@ -37,37 +37,47 @@ def read_text(paths: Sequence[Path]) -> list[TextLine]:
 
     Words are what `str.split()` gives, so every Unicode space separates them, U+00A0 and U+202F among them.
     """
+    return list(stream_text(paths))
+
+
+def stream_text(paths: Sequence[Path]) -> Iterator[TextLine]:
+    """The same, one by one: of a file of any size, one line is in memory."""
     _need_a_file(paths)
-    sentences: list[TextLine] = []
     for path in paths:
-        before = len(sentences)
+        line = 0
         for line, text in open_lines(path):
             _need_a_word(text, path, line)
-            sentences.append(TextLine(text, path, line))
-        _need_a_line(path, len(sentences) - before)
-    return sentences
+            yield TextLine(text, path, line)
+        _need_a_line(path, line)
 
 
 def read_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> list[TextPair]:
     """Read files in step: line i of a target file translates line i of its source file."""
+    return list(stream_parallel(source_paths, target_paths))
+
+
+def stream_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> Iterator[TextPair]:
+    """The same, one by one. Unequal numbers of lines show at the end of the longer file."""
     _need_a_file(source_paths)
     if len(source_paths) != len(target_paths):
         raise DataError(
             f"{source_paths[0]}: {len(source_paths)} source and {len(target_paths)} target files; "
             "each source file needs one target file"
         )
-    pairs: list[TextPair] = []
     for source_path, target_path in zip(source_paths, target_paths, strict=True):
-        pairs.extend(_pairs_in_step(source_path, target_path))
-    return pairs
+        yield from _pairs_in_step(source_path, target_path)
 
 
 def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> list[TextPair]:
     """Read pairs from tab-separated columns, counted from 0. Further columns are left alone."""
+    return list(stream_tsv(paths, source_column=source_column, target_column=target_column))
+
+
+def stream_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> Iterator[TextPair]:
+    """The same, one by one."""
     _need_a_file(paths)
-    pairs: list[TextPair] = []
     for path in paths:
-        before = len(pairs)
+        line = 0
         for line, text in open_lines(path):
             fields = text.split("\t")
             for column in (source_column, target_column):
@@ -77,9 +87,8 @@ def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: in
                         f"tab-separated columns run from 0 to {len(fields) - 1}"
                     )
                 _need_a_word(fields[column], path, line, f"column {column} is empty")
-            pairs.append(TextPair(fields[source_column], fields[target_column], path, line))
-        _need_a_line(path, len(pairs) - before)
-    return pairs
+            yield TextPair(fields[source_column], fields[target_column], path, line)
+        _need_a_line(path, line)
 
 
 def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
@@ -134,8 +143,7 @@ def _decode(raw: bytes, path: Path, line: int) -> str:
     return text.removeprefix("\ufeff") if line == 1 else text
 
 
-def _pairs_in_step(source_path: Path, target_path: Path) -> list[TextPair]:
-    pairs = []
+def _pairs_in_step(source_path: Path, target_path: Path) -> Iterator[TextPair]:
     source_count = target_count = 0
     with closing(open_lines(source_path)) as sources, closing(open_lines(target_path)) as targets:
         for source, target in zip_longest(sources, targets):
@@ -146,7 +154,7 @@ def _pairs_in_step(source_path: Path, target_path: Path) -> list[TextPair]:
             line = source[0]
             _need_a_word(source[1], source_path, line)
             _need_a_word(target[1], target_path, line)
-            pairs.append(TextPair(source[1], target[1], source_path, line))
+            yield TextPair(source[1], target[1], source_path, line)
     _need_a_line(source_path, source_count)
     _need_a_line(target_path, target_count)
     if source_count != target_count:
@@ -154,7 +162,6 @@ def _pairs_in_step(source_path: Path, target_path: Path) -> list[TextPair]:
             f"{source_path}: {source_count} lines, but {target_path} has {target_count}; "
             "parallel files have one line for each other's"
         )
-    return pairs
 
 
 def _need_a_file(paths: Sequence[Path]) -> None:

@@ -50,6 +50,7 @@ def read_vectors(path: Path, *, words: Collection[str], size: int) -> Vectors:
 
 
 _HEADER = re.compile(r"([0-9]{1,12}) ([0-9]{1,9})")
+_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(nan|inf(inity)?)", re.IGNORECASE)
 _CHUNK = 1 << 20
 _LONGEST_WORD = 4096  # bytes; a longer "word" means that the file is out of step
 
@@ -79,10 +80,10 @@ def _text_entries(path: Path, wanted: frozenset[str], size: int) -> Iterator[tup
 def _parse(numbers: str, where: str, word: str) -> _Row:
     values = []
     for number in numbers.split(" "):
-        try:
-            values.append(float(number))
-        except ValueError as error:
-            raise DataError(f"{where}: {number!r} in the vector of {word!r}; a number is expected") from error
+        # Python reads `1_0`, other scripts' digits and white space around a number as well: no program writes those.
+        if not _FLOAT.fullmatch(number):
+            raise DataError(f"{where}: {number!r} in the vector of {word!r}; a number is expected")
+        values.append(float(number))
     return _finite(values, where, word)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from argbeam.config import difference, recipe_from_json, recipe_to_toml
+from argbeam.config import difference, read_recipe_json, recipe_to_toml
 from argbeam.display import note
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.records import write_atomic
@@ -214,7 +214,7 @@ def _check_recipes(plan: Plan, folders: Folders) -> None:
         path = folders.runs / run.name / "recipe.json"
         if not path.exists():
             continue
-        before = recipe_from_json(path.read_text(encoding="utf-8"), where=str(path))
+        before = read_recipe_json(path)
         free = ("runtime.", "data.root", "start") if is_trained(run.name, folders) else ("runtime.",)
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:

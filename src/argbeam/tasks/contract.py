@@ -1,7 +1,9 @@
 """The contract of a task: from files to examples, and from outputs to text and a score."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from argbeam.data import Example
@@ -41,6 +43,12 @@ class Score:
     signature: str
 
 
+def read_all(task: "Task", split: str) -> Read:
+    """The items of a split in memory."""
+    left_out: Counter[str] = Counter()
+    return Read(list(task.stream(split, left_out)), dict(left_out))
+
+
 class Task(Protocol):
     """A task with its vocabularies."""
 
@@ -69,6 +77,9 @@ class Task(Protocol):
     def read(self, split: str) -> Read:
         """The items of "train", "dev" or "test"."""
 
+    def stream(self, split: str, left_out: "Counter[str]") -> Iterator[Item]:
+        """The same one by one; a sentence that is left out is counted in `left_out` as it is passed over."""
+
     def item(self, line: str) -> Item:
         """An input to decode, from a line of text."""
 
@@ -90,7 +101,10 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A task fitted to its training data, and that data."""
+    """A task fitted to its training data, and that data, read when it is asked for."""
 
     task: Task
-    train: Read
+
+    @cached_property
+    def train(self) -> Read:
+        return self.task.read("train")

@@ -1,7 +1,7 @@
 """Dependency parsing as a sequence: source words interleaved with arc-standard reduce actions (section 5.2)."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from argbeam.data import Example
@@ -17,8 +17,8 @@ from argbeam.metrics import (
 from argbeam.readers.conll import Tree
 from argbeam.settings import ParsingTask, Recipe, Text
 from argbeam.successors import ShiftReduce, Successors, Unconstrained
-from argbeam.tasks.contract import Fitted, Item, Read, Score
-from argbeam.tasks.sources import TreeData, read_trees
+from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
+from argbeam.tasks.sources import TreeData, stream_trees
 from argbeam.tasks.transitions import (
     Arcs,
     actions_of_tree,
@@ -51,19 +51,22 @@ class Parsing:
     @staticmethod
     def fit(recipe: Recipe) -> Fitted:
         data, text = _tree_data(recipe), recipe.text
-        trees = read_trees(data, "train")
-        fits = [t for t in trees if text.min_length <= len(t.words) <= text.max_length and is_projective(t.heads)]
-        if not fits:
-            raise DataError(f"{trees[0].path}: no projective tree of {text.min_length} to {text.max_length} words")
-        symbols = ([escape_word(symbol(word, text)) for word in t.words] for t in fits)
-        words = Vocabulary.build(symbols, min_count=text.min_count, max_size=text.max_vocabulary or None).words
-        labels = sorted({label for t in fits for label, head in zip(t.labels, t.heads, strict=True) if head})
-        actions = [action(label) for action in (left_action, right_action) for label in labels]
+        counts, roots = Counter[str](), Counter[str]()
+        labels: set[str] = set()
+        tree: Tree | None = None
+        for tree in stream_trees(data, "train"):
+            if text.min_length <= len(tree.words) <= text.max_length and is_projective(tree.heads):
+                counts.update(escape_word(symbol(word, text)) for word in tree.words)
+                labels.update(label for label, head in zip(tree.labels, tree.heads, strict=True) if head)
+                roots[tree.labels[tree.heads.index(0)]] += 1
+        if not roots:
+            where = f"{tree.path}: " if tree else ""
+            raise DataError(f"{where}no projective tree of {text.min_length} to {text.max_length} words")
+        words = Vocabulary.of_counts(counts, min_count=text.min_count, max_size=text.max_vocabulary or None).words
+        actions = [action(label) for action in (left_action, right_action) for label in sorted(labels)]
         # The root has no action: its label is the one that most roots have (`root`, or `ROOT` in some treebanks).
-        roots = Counter(t.labels[t.heads.index(0)] for t in fits)
         root = max(sorted(roots), key=roots.__getitem__)
-        task = Parsing(data, text, _punctuation(recipe), Vocabulary((*words, *actions)), root)
-        return Fitted(task, task._items(trees, "train"))
+        return Fitted(Parsing(data, text, _punctuation(recipe), Vocabulary((*words, *actions)), root))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Parsing":
@@ -93,12 +96,10 @@ class Parsing:
         return {_VOCABULARY_FILE: self.vocabulary.to_json().encode(), _ROOT_FILE: self.root_label.encode()}
 
     def read(self, split: str) -> Read:
-        return self._items(read_trees(self.data, split), split)
+        return read_all(self, split)
 
-    def _items(self, trees: Sequence[Tree], split: str) -> Read:
-        left_out: dict[str, int] = defaultdict(int)
-        items = []
-        for tree in trees:
+    def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
+        for tree in stream_trees(self.data, split):
             length, projective = len(tree.words), is_projective(tree.heads)
             if split == "train" and not self.settings.min_length <= length <= self.settings.max_length:
                 left_out["too short" if length < self.settings.min_length else "too long"] += 1
@@ -109,8 +110,7 @@ class Parsing:
             words = self._symbols(tree.words)
             # A non-projective tree has no sequence of actions: it is scored all the same, but has no perplexity.
             target = actions_of_tree(words, tree.heads, tree.labels) if projective else ()
-            items.append(Item(source=words, surface=tree.words, target=target, tree=tree))
-        return Read(items, dict(left_out))
+            yield Item(source=words, surface=tree.words, target=target, tree=tree)
 
     def item(self, line: str) -> Item:
         words = tuple(line.split())

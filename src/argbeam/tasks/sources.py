@@ -1,13 +1,13 @@
 """The sentences, trees and sentence pairs of a split, whatever kind of data holds them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from argbeam import corpus, settings
 from argbeam.errors import DataError
-from argbeam.readers.conll import Flavour, Tree, read_conll
-from argbeam.readers.text import TextPair, read_parallel, read_text, read_tsv
+from argbeam.readers.conll import Flavour, Tree, stream_conll
+from argbeam.readers.text import TextPair, stream_parallel, stream_text, stream_tsv
 from argbeam.tasks.iwslt import prepared
 
 TreeData = settings.GeneratedData | settings.ConlluData | settings.ConllxData
@@ -17,41 +17,49 @@ PairData = settings.GeneratedData | settings.ParallelData | settings.TsvData | s
 _GENERATED = Path("generated")
 
 
-def read_trees(data: TreeData, split: str) -> list[Tree]:
-    """The dependency trees of a split."""
+def stream_trees(data: TreeData, split: str) -> Iterator[Tree]:
+    """The dependency trees of a split, one by one."""
     if isinstance(data, settings.GeneratedData):
-        return [
+        return (
             Tree(s.words, s.tags, s.heads, s.labels, _GENERATED / split, line)
             for line, s in enumerate(_generated(data, split), 1)
-        ]
+        )
     flavour = Flavour.CONLLU if isinstance(data, settings.ConlluData) else Flavour.CONLLX
-    return read_conll(_files(data.root, getattr(data, split), split), flavour=flavour)
+    return stream_conll(_files(data.root, getattr(data, split), split), flavour=flavour)
 
 
-def read_sentences(data: SentenceData, split: str) -> list[tuple[str, ...]]:
-    """The sentences of a split as words."""
+def stream_sentences(data: SentenceData, split: str) -> Iterator[tuple[str, ...]]:
+    """The sentences of a split as words, one by one."""
     if isinstance(data, settings.TextData):
-        return [tuple(s.text.split()) for s in read_text(_files(data.root, getattr(data, split), split))]
-    return [tree.words for tree in read_trees(data, split)]
+        return (tuple(s.text.split()) for s in stream_text(_files(data.root, getattr(data, split), split)))
+    return (tree.words for tree in stream_trees(data, split))
 
 
-def read_pairs(data: PairData, split: str) -> list[TextPair]:
-    """The sentence pairs of a split as raw text."""
+def stream_pairs(data: PairData, split: str) -> Iterator[TextPair]:
+    """The sentence pairs of a split as raw text, one by one."""
     if isinstance(data, settings.GeneratedData):
-        return [
+        return (
             TextPair(" ".join(s.words), " ".join(s.translation), _GENERATED / split, line)
             for line, s in enumerate(_generated(data, split), 1)
-        ]
+        )
     if isinstance(data, settings.IwsltData):
         pairs: list[TextPair] = getattr(prepared(Path(data.root)), split)
-        return pairs
+        return iter(pairs)
     if isinstance(data, settings.TsvData):
         paths = _files(data.root, getattr(data, split), split)
-        return read_tsv(paths, source_column=data.source_column, target_column=data.target_column)
-    return read_parallel(
+        return stream_tsv(paths, source_column=data.source_column, target_column=data.target_column)
+    return stream_parallel(
         _files(data.root, getattr(data, f"{split}_source"), f"{split}_source"),
         _files(data.root, getattr(data, f"{split}_target"), f"{split}_target"),
     )
+
+
+def named_files(data: settings.Data) -> list[tuple[str, Path]]:
+    """Every file that a data table names, with its key."""
+    if isinstance(data, settings.GeneratedData):
+        return []
+    lists = {key: names for key, names in data.model_dump().items() if isinstance(names, list)}
+    return [(f"data.{key}", Path(data.root) / name) for key, names in lists.items() for name in names]
 
 
 def _files(root: str, names: Sequence[str], key: str) -> list[Path]:

@@ -1,7 +1,7 @@
 """Translation: the output's length is open, and the end symbol is a word of the gold sequence."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from argbeam.data import Example
@@ -10,8 +10,8 @@ from argbeam.metrics import corpus_bleu
 from argbeam.readers.text import TextPair
 from argbeam.settings import Decode, Recipe, Text
 from argbeam.successors import Successors, Unconstrained
-from argbeam.tasks.contract import Fitted, Item, Read, Score
-from argbeam.tasks.sources import PairData, read_pairs
+from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
+from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.word_ordering import symbol
 from argbeam.text import Moses, PieceModel, SentencePiece, Tokenizer, Whitespace
 from argbeam.vocabulary import EOS, Vocabulary
@@ -35,9 +35,11 @@ class Translation:
     @staticmethod
     def fit(recipe: Recipe) -> Fitted:
         data, text = _pair_data(recipe), recipe.text
-        pairs = read_pairs(data, "train")
         if text.subwords:
-            sides = ([p.source for p in pairs], [p.target for p in pairs])
+            sides = (
+                (pair.source for pair in stream_pairs(data, "train")),
+                (pair.target for pair in stream_pairs(data, "train")),
+            )
             pieces = [
                 SentencePiece.train(side, size=text.subwords, pieces=PieceModel.BPE, lower=text.lowercase)
                 for side in sides
@@ -45,21 +47,19 @@ class Translation:
             tokenizers: tuple[Tokenizer, Tokenizer] = (pieces[0], pieces[1])
         else:
             tokenizers = _word_tokenizers(text)
-        tokens = [(tokenizers[0].tokenize(p.source), tokenizers[1].tokenize(p.target)) for p in pairs]
-        fits = [(source, target) for source, target in tokens if _reason(source, target, text) is None]
-        if not fits:
-            raise DataError(f"{pairs[0].path}: no pair of {text.min_length} to {text.max_length} words a side")
+        counts = (Counter[str](), Counter[str]())
+        pair: TextPair | None = None
+        for pair in stream_pairs(data, "train"):
+            tokens = (tokenizers[0].tokenize(pair.source), tokenizers[1].tokenize(pair.target))
+            if _reason(*tokens, text) is None:
+                for side, words in zip(counts, tokens, strict=True):
+                    side.update(symbol(word, text) for word in words)
+        if not counts[0]:
+            where = f"{pair.path}: " if pair else ""
+            raise DataError(f"{where}no pair of {text.min_length} to {text.max_length} words a side")
         limit = text.max_vocabulary or None
-        source, target = (
-            Vocabulary.build(
-                ([symbol(word, text) for word in pair[side]] for pair in fits),
-                min_count=text.min_count,
-                max_size=limit,
-            )
-            for side in (0, 1)
-        )
-        task = Translation(data, text, recipe.decode, tokenizers, source, target)
-        return Fitted(task, task._items(pairs, "train"))
+        source, target = (Vocabulary.of_counts(side, min_count=text.min_count, max_size=limit) for side in counts)
+        return Fitted(Translation(data, text, recipe.decode, tokenizers, source, target))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
@@ -93,12 +93,10 @@ class Translation:
         return files
 
     def read(self, split: str) -> Read:
-        return self._items(read_pairs(self.data, split), split)
+        return read_all(self, split)
 
-    def _items(self, pairs: Sequence[TextPair], split: str) -> Read:
-        left_out: dict[str, int] = defaultdict(int)
-        items = []
-        for pair in pairs:
+    def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
+        for pair in stream_pairs(self.data, split):
             source, target = (
                 tuple(tokenizer.tokenize(side))
                 for tokenizer, side in zip(self.tokenizers, (pair.source, pair.target), strict=True)
@@ -107,15 +105,12 @@ class Translation:
             if reason is not None:
                 left_out[reason] += 1
                 continue
-            items.append(
-                Item(
-                    source=tuple(symbol(word, self.settings) for word in source),
-                    surface=source,
-                    target=tuple(symbol(word, self.settings) for word in target),
-                    reference=" ".join(target) if self._tokenised else pair.target,
-                )
+            yield Item(
+                source=tuple(symbol(word, self.settings) for word in source),
+                surface=source,
+                target=tuple(symbol(word, self.settings) for word in target),
+                reference=" ".join(target) if self._tokenised else pair.target,
             )
-        return Read(items, dict(left_out))
 
     def item(self, line: str) -> Item:
         words = tuple(self.tokenizers[0].tokenize(line))

@@ -1,16 +1,16 @@
 """Word ordering: the words of a sentence are shuffled and to be put back (Wiseman & Rush 2016, section 5.2)."""
 
 import random
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from argbeam.data import Example
 from argbeam.metrics import corpus_bleu
 from argbeam.settings import IwsltData, ParallelData, Recipe, Text, TsvData, WordOrderingTask
 from argbeam.successors import Permutation, Successors, Unconstrained
-from argbeam.tasks.contract import Fitted, Item, Read, Score
-from argbeam.tasks.sources import SentenceData, read_sentences
+from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
+from argbeam.tasks.sources import SentenceData, stream_sentences
 from argbeam.vocabulary import Vocabulary, fold_digits
 
 PAIRED = (ParallelData, TsvData, IwsltData)
@@ -31,13 +31,12 @@ class WordOrdering:
     @staticmethod
     def fit(recipe: Recipe) -> Fitted:
         assert not isinstance(recipe.data, PAIRED)
-        sentences = read_sentences(recipe.data, "train")
-        fits = [s for s in sentences if recipe.text.min_length <= len(s) <= recipe.text.max_length]
-        symbols = ([symbol(word, recipe.text) for word in s] for s in fits)
+        text = recipe.text
+        fits = (s for s in stream_sentences(recipe.data, "train") if text.min_length <= len(s) <= text.max_length)
+        symbols = ([symbol(word, text) for word in s] for s in fits)
         limit = recipe.text.max_vocabulary or None
         vocabulary = Vocabulary.build(symbols, min_count=recipe.text.min_count, max_size=limit)
-        task = WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, _reshuffle(recipe))
-        return Fitted(task, task._items(sentences, "train"))
+        return Fitted(WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, _reshuffle(recipe)))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "WordOrdering":
@@ -66,26 +65,21 @@ class WordOrdering:
         return {_VOCABULARY_FILE: self.vocabulary.to_json().encode()}
 
     def read(self, split: str) -> Read:
-        return self._items(read_sentences(self.data, split), split)
+        return read_all(self, split)
 
-    def _items(self, sentences: Sequence[tuple[str, ...]], split: str) -> Read:
-        left_out: dict[str, int] = defaultdict(int)
-        items = []
-        for number, words in enumerate(sentences):
+    def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
+        for number, words in enumerate(stream_sentences(self.data, split)):
             if split == "train" and not self.settings.min_length <= len(words) <= self.settings.max_length:
                 left_out["too short" if len(words) < self.settings.min_length else "too long"] += 1
                 continue
             shuffled = list(words)
             random.Random(f"{self.seed}:{split}:{number}").shuffle(shuffled)
-            items.append(
-                Item(
-                    source=tuple(symbol(word, self.settings) for word in shuffled),
-                    surface=tuple(shuffled),
-                    target=tuple(symbol(word, self.settings) for word in words),
-                    reference=" ".join(words),
-                )
+            yield Item(
+                source=tuple(symbol(word, self.settings) for word in shuffled),
+                surface=tuple(shuffled),
+                target=tuple(symbol(word, self.settings) for word in words),
+                reference=" ".join(words),
             )
-        return Read(items, dict(left_out))
 
     def item(self, line: str) -> Item:
         words = tuple(line.split())
