@@ -185,7 +185,7 @@ def _words(
 ) -> Float[Tensor, "B R C"]:
     """What each successor's newest word is worth. After a restart most rows of a beam are empty: on a CPU, where it
     costs time and no shape is fixed, they are not scored."""
-    if output_BRH.is_cuda or candidates_BC is not None:
+    if candidates_BC is not None or not _host_may_look(output_BRH):
         return rule.words(model, output_BRH, candidates_BC)
     alive_BR = torch.ones_like(output_BRH[..., 0], dtype=torch.bool)
     alive_BR[:, : total_BK.shape[1]] = total_BK > NEVER
@@ -195,6 +195,11 @@ def _words(
     words_BRC = words_XC.new_full((*alive_BR.shape, words_XC.shape[1]), NEVER)
     words_BRC[alive_BR] = words_XC
     return words_BRC
+
+
+def _host_may_look(x: Tensor) -> bool:
+    """Whether shapes may depend on values: on a device the host would have to wait, and nothing could be captured."""
+    return not x.is_cuda
 
 
 def _step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> State:
