@@ -84,7 +84,7 @@ def trained(recipe: str, folder: str, stop_at: int = 0) -> None:
         for event in train(recipe_from_json(recipe), Path(folder), group=group):
             if isinstance(event, Saved):
                 weights = {name: value for name, value in event.tensors.items() if name.startswith("model.")}
-        safetensors.torch.save_file(weights, Path(folder) / f"weights.{group.rank}")
+        safetensors.torch.save_file(weights, Path(folder).parent / f"weights.{group.rank}")
 
 
 def assert_same_run(folder: Path, whole: Path) -> None:
@@ -112,11 +112,19 @@ def test_any_number_of_processes_trains_the_model_of_one(size: int, whole: tuple
     """Cross-entropy, which is divided by sentences, BSO, which is not, the CRF, and ConBSO divided by words; with
     dropout, an average of the weights, batches of several shapes, and dev scores that choose the epoch."""
     recipe, alone = whole
-    in_group(size, tmp_path, trained, recipe_to_json(recipe), str(tmp_path))
-    assert_same_run(tmp_path, alone)
+    in_group(size, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
+    assert_same_run(tmp_path / "run", alone)
     weights = [safetensors.torch.load_file(tmp_path / f"weights.{rank}") for rank in range(size)]
     assert all(same_tensors(weights[0], other) for other in weights[1:])
-    assert read_records(tmp_path / "records.jsonl").records[0]["processes"] == size
+    assert read_records(tmp_path / "run" / "records.jsonl").records[0]["processes"] == size
+
+
+def test_processes_share_the_examples_that_the_first_has_stored(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, alone = whole
+    stored = recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"store": True})})
+    in_group(2, tmp_path, trained, recipe_to_json(stored), str(tmp_path / "run"), 4)
+    in_group(2, tmp_path, trained, recipe_to_json(stored), str(tmp_path / "run"))
+    assert_same_run(tmp_path / "run", alone)
 
 
 @pytest.mark.parametrize("task", ["parsing", "translation"])
@@ -126,19 +134,19 @@ def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, tmp_path
     stages = {name: {**PRETRAIN, "loss": loss, "epochs": 1, "optimizer": OPTIMIZER} for name, loss in losses.items()}
     recipe = small_recipe("batch.size=5", "decode.batch=2", task=task, stages=stages)
     for size in (1, 2):
-        in_group(size, tmp_path / str(size), trained, recipe_to_json(recipe), str(tmp_path / str(size)))
-    assert_same_run(tmp_path / "2", tmp_path / "1")
+        in_group(size, tmp_path / str(size), trained, recipe_to_json(recipe), str(tmp_path / str(size) / "run"))
+    assert_same_run(tmp_path / "2" / "run", tmp_path / "1" / "run")
 
 
 def test_a_run_goes_on_with_another_number_of_processes(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
     """Two processes for four updates, three for seven more, one to the end. Only the last process is asked to stop."""
     recipe, alone = whole
-    in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path), 4)
-    in_group(3, tmp_path, trained, recipe_to_json(recipe), str(tmp_path), 7)
-    in_group(1, tmp_path, trained, recipe_to_json(recipe), str(tmp_path))
-    resumed = [r for r in read_records(tmp_path / "records.jsonl").records if r["kind"] == "resume"]
+    in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"), 4)
+    in_group(3, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"), 7)
+    in_group(1, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
+    resumed = [r for r in read_records(tmp_path / "run" / "records.jsonl").records if r["kind"] == "resume"]
     assert [(r["update"], r["processes"]) for r in resumed] == [(4, 3), (11, 1)]
-    assert_same_run(tmp_path, alone)
+    assert_same_run(tmp_path / "run", alone)
 
 
 def decoded(run: str, folder: str) -> None:
@@ -182,7 +190,8 @@ def test_decoding_is_shared_out_and_outputs_keep_their_order(whole: tuple[Recipe
 
 def test_the_command_works_in_a_group_and_one_process_speaks(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    run, out = str(whole[1]), str(tmp_path / "outputs")
+    finish(whole[0], tmp_path / "run")
+    run, out = str(tmp_path / "run"), str(tmp_path / "outputs")
     in_group(2, tmp_path / "a", command, "decode", run, "--input", str(tmp_path / "lines"), "--output", out)
     assert Path(out).read_text(encoding="utf-8").splitlines() == load(run).decode(LINES)
     in_group(2, tmp_path / "b", command, "evaluate", run, "--beam", "1", "--json", "--against", run)
