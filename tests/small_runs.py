@@ -14,6 +14,7 @@ from torch import Tensor
 from argbeam import checkpoint
 from argbeam.capture import EagerStepper
 from argbeam.config import parse_recipe
+from argbeam.parallel import ALONE, Group
 from argbeam.records import read_records
 from argbeam.run import Notice, train
 from argbeam.settings import Recipe
@@ -62,6 +63,22 @@ def short_text(folder: Path) -> dict[str, Any]:
     return {"kind": "text", "root": str(folder), "train": ["train.txt"], "dev": ["dev.txt"], "test": ["dev.txt"]}
 
 
+def written_recipe(folder: Path, *, epochs: int, every: int) -> Path:
+    """A recipe file for the command, with its data beside it: three updates an epoch, a checkpoint `every` so many."""
+    short_text(folder)
+    path = folder / "recipe.toml"
+    path.write_text(
+        'name = "small"\n[task]\nkind = "word_ordering"\n'
+        f'[data]\nkind = "text"\nroot = "{folder}"\ntrain = ["train.txt"]\ndev = ["dev.txt"]\n'
+        "[model]\nhidden = 6\nembedding = 5\n[batch]\nsize = 2\n"
+        f'[stages.only]\nepochs = {epochs}\nkeep = "last"\nloss = {{ kind = "cross_entropy" }}\n'
+        "optimizer = { encoder = 0.05, decoder = 0.05, output = 0.2 }\n"
+        f'[runtime]\ndevice = "cpu"\ncheckpoint_every = {every}\n',
+        encoding="utf-8",
+    )
+    return path
+
+
 def file_data(kind: str, root: Path, **more: Any) -> dict[str, Any]:
     """The data table of a recipe for the files that `corpus.write_files` put under `root`."""
     if kind == "parallel":
@@ -98,7 +115,7 @@ def train_until(recipe: Recipe, folder: Path, events: int) -> bool:
         return len(list(islice(stream, events))) == events
 
 
-def stop_after(recipe: Recipe, folder: Path, updates: int) -> None:
+def stop_after(recipe: Recipe, folder: Path, updates: int, group: Group = ALONE) -> None:
     """Train, and ask for a stop once so many updates of this call are done."""
     done, plain = 0, EagerStepper.__call__
 
@@ -108,7 +125,7 @@ def stop_after(recipe: Recipe, folder: Path, updates: int) -> None:
         done += 1
 
     with patch.object(EagerStepper, "__call__", counted):
-        list(train(recipe, folder, stop_asked=lambda: done >= updates))
+        list(train(recipe, folder, stop_asked=lambda: done >= updates, group=group))
 
 
 def final_tensors(folder: Path) -> dict[str, Tensor]:

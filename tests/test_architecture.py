@@ -12,6 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "argbeam"
 ORDER = [
     "version",
     "errors",
+    "links",
+    "parallel",
     "settings",
     "config",
     "tables",

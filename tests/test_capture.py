@@ -5,17 +5,20 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from argbeam import search
 from argbeam.capture import CapturedStepper, EagerStepper, Stepper, Sums, TrainStep
-from argbeam.data import Batch, BatchPlan, Example
+from argbeam.data import Batch, BatchPlan, Example, make_batch
+from argbeam.errors import ArgbeamError
 from argbeam.graphs import CudaRecorder, Graph
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
@@ -29,6 +32,7 @@ from argbeam.losses.schedules import Linear
 from argbeam.models import LstmSeq2Seq, make_model
 from argbeam.models.contract import Model, Network
 from argbeam.optim import Adagrad
+from argbeam.parallel import ALONE, Group
 from argbeam.policies import EarlyUpdate, MaxViolation
 from argbeam.rules import ScoreSum
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
@@ -356,29 +360,141 @@ def test_the_guard_sees_what_it_is_there_for(ask: Callable[[Tensor], object]) ->
         ask(torch.ones(3))
 
 
+def test_the_longest_run_of_gradients_that_are_not_finite_is_kept() -> None:
+    """bad bad good bad bad bad good bad: one at the end, three at most."""
+    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    bias = step.optimizer.parameters[-1]
+    seen = []
+    for update, bad in enumerate([True, True, False, True, True, True, False, True]):
+        good = bias.detach().clone()
+        with torch.no_grad():
+            bias[4] += torch.nan if bad else 0.0
+        EagerStepper(step)(CrossEntropy(), batch, update)
+        if bad:
+            with torch.no_grad():
+                bias.copy_(good)
+        seen.append(step.streak.tolist())
+    assert seen == [[1, 1], [2, 2], [0, 2], [1, 2], [2, 2], [3, 3], [0, 3], [1, 3]]
+
+
+@dataclass(frozen=True)
+class InfiniteLoss:
+    """A loss that is infinite while its gradient is not."""
+
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert isinstance(model, LstmSeq2Seq)
+        total = model.output_layer.bias.sum() + torch.inf
+        return LossOutput(total, None, {"loss": total.detach()})
+
+
+def test_a_step_whose_loss_is_not_finite_changes_nothing() -> None:
+    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    weights = [p.detach().clone() for p in step.optimizer.parameters]
+    EagerStepper(step)(InfiniteLoss(), batch, 0)
+    assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
+    assert step.sums.read() == {"loss": 0.0, "norm": 0.0, "updates": 1.0, "not_finite": 1.0, "out_of_memory": 0.0}
+
+
+@dataclass(frozen=True)
+class SmallMemory:
+    """A loss on a device that holds so many rows and no more."""
+
+    loss: StepLoss
+    rows: int
+    tried: list[int] = field(compare=False)
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        self.tried.append(batch.shape[0])
+        if batch.shape[0] > self.rows:
+            raise torch.OutOfMemoryError("not enough memory")
+        return self.loss(model, batch, noise)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(("numbers", "captured"), [([0, 1, 2, 3], False), ([4, 5, 6], True), ([8], False)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numbers(
+    name: str, numbers: list[int], captured: bool, float64: None
+) -> None:
+    """To rounding in float64; with one sentence in four rows, the second half is padding alone."""
+    losses = [fresh(name, CPU) for _ in range(2)]
+    for loss in losses:
+        if loss.weights is not None:
+            loss.weights.module.double()
+    whole, split = (step_on(CPU, loss) for loss in losses)
+    for total in (*whole.optimizer.sums, *split.optimizer.sums):
+        total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
+    batch, tried = plan().batch(numbers), list[int]()
+    stepper = CapturedStepper(split, split.recorder) if captured else EagerStepper(split)
+    for update in range(3):
+        EagerStepper(whole)(losses[0].at(2), batch, update)
+        stepper(SmallMemory(losses[1].at(2), 2, tried), batch, update)
+    assert tried == [4, 2, 2] * 3
+    for a, b in zip(whole.optimizer.parameters, split.optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    left, right = whole.sums.read(), split.sums.read()
+    assert (left.pop("out_of_memory"), right.pop("out_of_memory")) == (0.0, 3.0)
+    assert left.keys() == right.keys()
+    for key in left:
+        assert left[key] == pytest.approx(right[key], rel=1e-10)
+
+
+@pytest.mark.parametrize(("size", "rows", "tries"), [(4, 1, [4, 2]), (1, 0, [1])])
+def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: int, tries: list[int]) -> None:
+    step, tried = step_on(CPU), list[int]()
+    weights = [p.detach().clone() for p in step.optimizer.parameters]
+    batch = make_batch([Example((4, 5), (5, 4), number) for number in range(size)])
+    with pytest.raises(ArgbeamError) as error:
+        EagerStepper(step)(SmallMemory(CrossEntropy(), rows, tried), batch, 0)
+    assert str(error.value) == (
+        f"out of memory with {size} sentences of 2 source and 2 target words, and in halves too; "
+        "lower batch.size or text.max_length"
+    )
+    assert tried == tries
+    assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
+
+
+def cuda_step(
+    loss: Loss, *, kind: type[LstmModel | LstmLmModel | ConvModel] = LstmModel, group: Group = ALONE
+) -> TrainStep:
+    device = torch.device("cuda")
+    asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
+    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    return TrainStep(model.to(device), optimizer_of(model, loss), 1, device, group=group)
+
+
+def assert_same_step(one: TrainStep, other: TrainStep) -> None:
+    """To float32's rounding: CUDA may add in another order."""
+    for a, b in zip(one.optimizer.parameters, other.optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    left, right = one.sums.read(), other.sums.read()
+    assert left.keys() == right.keys()
+    for key in left.keys() - {"out_of_memory"}:
+        assert left[key] == pytest.approx(right[key], rel=1e-4)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
 @pytest.mark.parametrize("name", LOSSES)
 def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
     """One shape has more than 16 words, for which kernels come in another size: none may be loaded in a capture."""
-    device = torch.device("cuda")
-    steps = []
-    for captured in (True, False):  # captured first, when no kernel has been loaded by eager steps
-        asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
-        model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-        model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
-        loss = fresh(name, device)
-        step = TrainStep(model.to(device), optimizer_of(model, loss), 1, device)
-        stepper = CapturedStepper(step, CudaRecorder()) if captured else EagerStepper(step)
-        train(stepper, loss, epochs=3, longest=18)
-        steps.append(step)
-    for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    left, right = (step.sums.read() for step in steps)
-    assert left.keys() == right.keys()
-    for key in left:
-        assert left[key] == pytest.approx(right[key], rel=1e-4)
+    losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
+    eager, captured = (cuda_step(loss, kind=kind) for loss in losses)
+    # Captured first, when no kernel has been loaded by eager steps.
+    train(CapturedStepper(captured, CudaRecorder()), losses[1], epochs=3, longest=18)
+    train(EagerStepper(eager), losses[0], epochs=3, longest=18)
+    assert_same_step(eager, captured)
 
 
 @dataclass(frozen=True)
@@ -414,3 +530,50 @@ def test_a_loss_that_waits_for_the_device_trains_without_graphs_on_cuda() -> Non
     assert (again.refused, again.graphs.captures) == (None, 1)
     for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_cuda_graph_holds_the_exchange_between_processes(name: str, tmp_path: Path) -> None:
+    """NCCL among one process, the sum over which is its own: the group says that it has two, or it would not ask."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    try:
+        losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
+        eager, captured = cuda_step(losses[0]), cuda_step(losses[1], group=Group(rank=0, size=2))
+        train(EagerStepper(eager), losses[0], epochs=6)
+        stepper = CapturedStepper(captured, CudaRecorder())
+        train(stepper, losses[1], epochs=6)
+        assert stepper.graphs.captures > 0
+        assert_same_step(eager, captured)
+        stepper.graphs.clear()  # NCCL waits for graphs that hold its exchanges
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class SmallCudaMemory:
+    """A loss that asks for more memory than there is if it is given more than so many rows."""
+
+    loss: StepLoss
+    rows: int
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        if batch.shape[0] > self.rows:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        return self.loss(model, batch, noise)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
+    batch = plan().batch([0, 1, 2, 3])
+    whole, split = cuda_step(CrossEntropy()), cuda_step(CrossEntropy())
+    stepper = CapturedStepper(split, CudaRecorder())
+    for update in range(4):
+        EagerStepper(whole)(CrossEntropy(), batch, update)
+        stepper(SmallCudaMemory(CrossEntropy(), 2), batch, update)
+    assert_same_step(whole, split)
+    assert split.sums.read()["out_of_memory"] == 4.0

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from argbeam.config import load_recipe
-from argbeam.display import note, training_display
+from argbeam.display import epoch_line, note, training_display
 from argbeam.run import Notice
 from argbeam.shipped import find_recipe
 from argbeam.trainer import Progress, Record
@@ -74,6 +74,14 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines_of_epochs(monkeypatch: pytest.
     assert "loss 0.500  beam 4  0.250 viol/word  1,234 words/s  1:05 left" in text
     assert "demo: [3] sentences" in text  # no markup: brackets stay
     assert "demo: bso: 8 epochs, epoch 3 kept, dev score 33.33" in text
+
+
+def test_faults_of_an_epoch_are_in_its_line() -> None:
+    plain = epoch_line(EPOCH)
+    assert epoch_line({**EPOCH, "not_finite": 0.0, "out_of_memory": 0.0}) == plain
+    assert epoch_line({**EPOCH, "best": False, "not_finite": 3.0, "out_of_memory": 1.0}) == (
+        plain.removesuffix(" (best)") + "; 3 updates left out (not finite); 1 batches in halves (out of memory)"
+    )
 
 
 def test_a_note_that_nobody_reads_any_more_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,7 @@ from argbeam.capture import EagerStepper
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Evaluation
 from argbeam.graphs import Graph
-from argbeam.losses import make_loss
+from argbeam.losses import CrossEntropy, make_loss
 from argbeam.optim import Adagrad
 from argbeam.rules import LastScore, LogprobSum, StopBest, StopTop
 from argbeam.run import build_model
@@ -274,7 +275,7 @@ def test_the_first_epoch_goes_from_short_to_long_if_asked_to(tmp_path: Path, mon
 
 
 def test_training_that_diverges_ends_with_an_error(tmp_path: Path) -> None:
-    """Twenty gradients of an epoch that are not finite are borne, not more: 21 batches of two, then the epoch's end."""
+    """Twenty gradients in a row that are not finite are too many; the device is looked at when the epoch ends."""
     recipe = one_stage(tmp_path, epochs=2, keep="last")
     (tmp_path / "train.txt").write_text("ba ko\nko ti\n" * 21, encoding="utf-8")
     trainer = trainer_of(recipe)
@@ -283,9 +284,62 @@ def test_training_that_diverges_ends_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(ArgbeamError) as error:
         list(trainer.events())
     assert str(error.value) == (
-        "update 21: 21 gradients of this epoch were not finite and were left out; "
+        "update 21: 21 gradients in a row were not finite and were left out; "
         "training has diverged: lower the learning rates of the stage"
     )
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_gradients_in_a_row_are_counted_over_epochs_and_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """Three updates an epoch, all bad: five in a row are reached within the second epoch and seen at its end."""
+    recipe = one_stage(tmp_path, "runtime.not_finite_limit=5", epochs=9, keep="last")
+    told(monkeypatch, [1.0] * 9, keep="perplexity")
+    trainer = trainer_of(recipe)
+    with torch.no_grad():
+        trainer.model.output_layer.bias[5] = torch.nan
+    if stopped:
+        trainer.stop_asked = lambda: trainer.position.update == 2
+        saved = list(trainer.events())[-1]
+        assert isinstance(saved, Saved)
+        trainer = trainer_of(recipe)
+        trainer = replace(trainer, position=saved.position, resumed=saved.tensors)
+    with pytest.raises(ArgbeamError, match=r"^update 6: 6 gradients in a row were not finite and were left out; "):
+        list(trainer.events())
+
+
+def test_bad_gradients_among_good_ones_do_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three sentences a batch has one: the one with a word whose vector is not finite is one update in three."""
+    recipe = one_stage(
+        tmp_path, "runtime.not_finite_limit=2", "batch.size=1", "model.dropout=0.0", epochs=4, keep="last"
+    )
+    (tmp_path / "train.txt").write_text("ba ko\nko ba\nti lu\n", encoding="utf-8")
+    told(monkeypatch, [1.0] * 4, keep="perplexity")
+    trainer = trainer_of(recipe)
+    with torch.no_grad():
+        trainer.model.encoder.embedding.weight[trainer.task.source.index["ti"]] = torch.nan
+    by_epoch = [record["not_finite"] for record in records_of(list(trainer.events()), "epoch")]
+    assert by_epoch == [1, 1, 1, 1]
+
+
+def test_batches_that_memory_did_not_hold_are_in_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of two sentences fail, single ones do not: every update of the epoch is made of halves."""
+    plain = CrossEntropy.__call__
+
+    def small_only(self: CrossEntropy, model: Any, batch: Any, noise: Any) -> Any:
+        if noise is not None and batch.shape[0] > 1:
+            raise torch.OutOfMemoryError
+        return plain(self, model, batch, noise)
+
+    whole = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    list(whole.events())
+    monkeypatch.setattr(CrossEntropy, "__call__", small_only)
+    split = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    (epoch,) = records_of(list(split.events()), "epoch")
+    assert (epoch["out_of_memory"], epoch["sentences"], epoch["not_finite"]) == (3, 6, 0)
+    for name, value in weights_of(whole).items():
+        torch.testing.assert_close(weights_of(split)[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_a_few_gradients_that_are_not_finite_are_counted_and_change_nothing(
@@ -359,6 +413,7 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
         "updates": 2.0,
         "norm": 5.0,
         "not_finite": 0.0,
+        "out_of_memory": 1.0,
         "violations": 8.0,
         "violations_by_tenth": [8.0] + [0.0] * 9,
         "words_by_tenth": [16.0, 16.0] + [0.0] * 8,
@@ -373,6 +428,7 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
         "loss_per_word": 0.5,
         "gradient_norm": 2.5,
         "not_finite": 0.0,
+        "out_of_memory": 1.0,
         "violations_per_word": 0.25,
         "violations_by_tenth": [0.5] + [0.0] * 9,
         "rival_is_gold_share": 0.25,

@@ -2,6 +2,7 @@
 
 All systems run in turn, round after round, so that a machine that slows down slows all of them; a figure is the median
 of its rounds, with the distance between its quartiles beside it. The data are random words: no file is needed.
+Several processes share the batch, and a round is over when all of them have done their part.
 """
 
 import random
@@ -20,6 +21,7 @@ from argbeam.graphs import CudaRecorder, Graphs
 from argbeam.losses import Bso, CrossEntropy, StepLoss
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.optim import Adagrad
+from argbeam.parallel import ALONE, Group
 from argbeam.rules import LastScore, LogprobSum
 from argbeam.successors import Permutation, Unconstrained
 from argbeam.vocabulary import EOS
@@ -77,9 +79,11 @@ def bench(
     test_beams: Sequence[int],
     rounds: int = 20,
     capture: bool = True,
+    group: Group = ALONE,
 ) -> Iterator[Row]:
     """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam."""
-    runners = [*_training(shape, device, train_beams, capture), *_decoding(shape, device, test_beams, capture)]
+    training = _training(shape, device, train_beams, capture, group)
+    runners = [*training, *_decoding(shape, device, test_beams, capture, group)]
     for runner in runners:
         _warm_up(runner, device)
     for _ in range(rounds):
@@ -101,7 +105,9 @@ def bench(
         )
 
 
-def _training(shape: Shape, device: torch.device, beams: Sequence[int], capture: bool) -> Iterator[_Runner]:
+def _training(
+    shape: Shape, device: torch.device, beams: Sequence[int], capture: bool, group: Group
+) -> Iterator[_Runner]:
     anything = Unconstrained(shape.vocabulary, end_symbol=True)
     losses: list[tuple[str, int, StepLoss]] = [("cross_entropy", 0, CrossEntropy())]
     losses += [("bso", k, Bso(anything, train_beam=k, start_beam=k).at(0)) for k in beams]
@@ -109,11 +115,10 @@ def _training(shape: Shape, device: torch.device, beams: Sequence[int], capture:
         losses += [
             ("conbso", k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False).at(0)) for k in beams
         ]
-    batch = random_batch(shape)
+    batch = random_batch(shape, group)
     batch = batch.pin() if device.type == "cuda" else batch
-    tokens = int(batch.source_length_B.sum() + batch.target_length_B.sum())
     for system, beam, loss in losses:
-        yield _training_runner(system, beam, loss, shape, device, batch, tokens, capture)
+        yield _training_runner(system, beam, loss, shape, device, batch, capture, group)
 
 
 def _training_runner(
@@ -123,37 +128,39 @@ def _training_runner(
     shape: Shape,
     device: torch.device,
     batch: Batch,
-    tokens: int,
     capture: bool,
+    group: Group,
 ) -> _Runner:
     model = random_model(shape).to(device)
     rates = {"encoder": 0.02, "decoder": 0.02, "output": 0.1}
-    step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device)
+    step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device, group=group)
     captured = CapturedStepper(step, CudaRecorder()) if capture and device.type == "cuda" else None
     stepper = captured or EagerStepper(step)
     updates = iter(range(1 << 40))
     return _Runner(
         system,
         beam,
-        tokens,
+        shape.batch * (shape.source + shape.target),
         run=lambda: stepper(loss, batch, next(updates)),
         capture_s=lambda: captured.graphs.seconds if captured else 0.0,
         times=[],
     )
 
 
-def _decoding(shape: Shape, device: torch.device, beams: Sequence[int], capture: bool) -> Iterator[_Runner]:
+def _decoding(
+    shape: Shape, device: torch.device, beams: Sequence[int], capture: bool, group: Group
+) -> Iterator[_Runner]:
     """Searches that go on to the length limit: random weights end nowhere in particular, so nothing may end at all."""
-    batch = random_batch(shape).to(device)
+    batch = random_batch(shape, group).to(device)
     model = random_model(shape).to(device)
     anything = Unconstrained(shape.vocabulary, end_symbol=False)
     for system, rule in (("decode_logprob_sum", LogprobSum()), ("decode_last_score", LastScore())):
         for beam in beams:
             search = Search(model, anything, rule, None, beam)
-            yield _decoding_runner(system, search, batch, shape, capture and device.type == "cuda")
+            yield _decoding_runner(system, search, batch, shape, capture and device.type == "cuda", group)
 
 
-def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, capture: bool) -> _Runner:
+def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, capture: bool, group: Group) -> _Runner:
     captured = CapturedSearch(Graphs(CudaRecorder())) if capture else None
 
     def run() -> None:
@@ -161,6 +168,7 @@ def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, ca
             search(batch, batch.target_length_B, steps=shape.target)
         else:
             captured(search, batch, batch.target_length_B, steps=shape.target)
+        group.any(False)  # all have done their part
 
     return _Runner(
         system,
@@ -172,8 +180,11 @@ def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, ca
     )
 
 
-def random_batch(shape: Shape) -> Batch:
-    """Full-length sentences of random words; the source holds the target's words where the lengths are equal."""
+def random_batch(shape: Shape, group: Group = ALONE) -> Batch:
+    """Full-length sentences of random words, or this process's share of them.
+
+    The source holds the target's words where the lengths are equal.
+    """
     draw = random.Random(1)
     examples = []
     for number in range(shape.batch):
@@ -182,7 +193,7 @@ def random_batch(shape: Shape) -> Batch:
         if shape.source == shape.target:
             source = draw.sample(target, k=shape.target)
         examples.append(Example(tuple(source), tuple(target), number))
-    return make_batch(examples)
+    return make_batch(group.share(examples), size=group.share_of(shape.batch))
 
 
 def random_model(shape: Shape) -> LstmSeq2Seq:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from argbeam.errors import ArgbeamError
+from argbeam.errors import ArgbeamError, ToldError
 from argbeam.version import __version__
 
 app = typer.Typer(
@@ -36,8 +36,10 @@ def main() -> None:
             app()
         finally:
             sys.stdout.flush()
+    except ToldError:
+        sys.exit(2)
     except ArgbeamError as error:
-        print(f"argbeam: error: {error}", file=sys.stderr)
+        print(f"argbeam: error: {_process()}{error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         # The reader has left, as `head` does. What is still buffered goes nowhere, or Python would complain at exit.
@@ -70,6 +72,7 @@ def demo(
     """Train seq2seq, BSO and ConBSO on a generated corpus, compare them, and write a report. Takes minutes."""
     from argbeam.demo import demo_recipes, run_demo
 
+    _refuse_group("demo")
     signal = run_demo(demo_recipes(out, seed=seed), out, as_json=as_json)
     if signal:
         _stopped(["demo", "--out", str(out), "--seed", str(seed)], signal)
@@ -82,14 +85,17 @@ def train(
     sets: Sets = None,
     data: Annotated[str, typer.Option(metavar="DIR", help="Folder of the data: data.root.")] = "",
 ) -> None:
-    """Train a recipe into a run folder, or go on with a run that was stopped."""
+    """Train a recipe into a run folder, or go on with a run that was stopped; with torchrun, in several processes."""
     from argbeam.config import load_recipe
     from argbeam.display import stage_line
+    from argbeam.parallel import joined
     from argbeam.shipped import find_recipe
     from argbeam.training import train_run
 
     overrides = [*(sets or []), *([f"data.root={json.dumps(data)}"] if data else [])]
-    outcome = train_run(load_recipe(find_recipe(recipe), overrides), out)
+    loaded = load_recipe(find_recipe(recipe), overrides)
+    with joined() as group:
+        outcome = train_run(loaded, out, group=group)
     if outcome.signal:
         again = ["train", recipe, "--out", str(out)]
         again += [part for override in sets or [] for part in ("--set", override)]
@@ -116,21 +122,26 @@ def decode(
 
     from argbeam.decoding import Request, decode_stream
     from argbeam.errors import ConfigError
+    from argbeam.parallel import joined
     from argbeam.scoring import open_run
     from argbeam.settings import MOST_BEAM
 
     for option, value in (("--beam", beam), ("--n-best", n_best)):
         if value > MOST_BEAM:
             raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
-    opened = open_run(run, sets or [])
-    request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
     with ExitStack() as files:
+        group = files.enter_context(joined())
+        opened = open_run(run, sets or [], group)
+        request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
+        if not group.leads:
+            source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
         read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
         written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
         traced = files.enter_context(_open_output(trace)) if trace else None
         counts = decode_stream(opened, read, "stdin" if source == "-" else source, written, request, traced)
-    _tell_refusal(opened.refused)
-    if counts.unfinished or counts.dead:
+    if group.leads:
+        _tell_refusal(opened.refused)
+    if group.leads and (counts.unfinished or counts.dead):
         print(
             f"argbeam: of {counts.lines:,} lines {counts.unfinished:,} are unfinished (the length limit was met) "
             f"and {counts.dead:,} met a dead end",
@@ -149,20 +160,26 @@ def evaluate(
 ) -> None:
     """Score a run on a split; keep predictions and scores in its folder."""
     from argbeam.errors import ConfigError
+    from argbeam.parallel import joined
     from argbeam.scoring import compare, open_run, parse_beams, score_run
 
     beams = parse_beams(beam)
     if split not in ("dev", "test"):
         raise ConfigError(f"--split {split}: accepted: dev, test")
-    opened = open_run(run, sets or [])
-    scored = list(score_run(opened, split, beams))
-    results = [one.record for one in scored]
+    with joined() as group:
+        opened = open_run(run, sets or [], group)
+        scored = list(score_run(opened, split, beams))
+        results = [one.record for one in scored]
+        if against is not None:
+            # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
+            other = open_run(against, group=group)
+            pairs = list(zip(scored, score_run(other, split, beams), strict=True))
+            # The tests take a while, and one process is enough for them.
+            tests = group.first(lambda: [compare(opened, a, other, b) for a, b in pairs])
+            results = [{**result, "against": test} for result, test in zip(results, tests, strict=True)]
+    if not group.leads:
+        return
     _tell_refusal(opened.refused)
-    if against is not None:
-        # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
-        other = open_run(against)
-        pairs = zip(scored, score_run(other, split, beams), strict=True)
-        results = [{**a.record, "against": compare(opened, a, other, b)} for a, b in pairs]
     if as_json:
         for result in results:
             print(json.dumps(result))
@@ -185,6 +202,7 @@ def reproduce(
     from argbeam.display import note
     from argbeam.reproduce.campaign import Request, prepare_campaign, run_campaign, show_plan
 
+    _refuse_group("reproduce")
     request = Request(tuple(tables or ()), data, out, seeds, jobs, tuple(sets or ()))
     campaign = prepare_campaign(request)
     for line in campaign.notes:
@@ -235,11 +253,15 @@ def bench(
     rounds: Annotated[int, typer.Option(min=2, help="Timed rounds; a figure is their median.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="The rows as one JSON list.")] = False,
 ) -> None:
-    """Time training steps and decoding on random data: milliseconds, tokens/s, ratio to cross-entropy, memory."""
+    """Time training steps and decoding on random data: milliseconds, tokens/s, ratio to cross-entropy, memory.
+
+    With torchrun the processes share the batch.
+    """
     import torch
 
     from argbeam.bench import Shape
     from argbeam.bench import bench as rows_of
+    from argbeam.parallel import joined
     from argbeam.run import choose_device
     from argbeam.scoring import parse_beams
     from argbeam.tables import table
@@ -248,8 +270,12 @@ def bench(
     if chosen.type == "cuda":
         torch.set_float32_matmul_precision("high")
     shape = Shape(batch, source, target, vocab, layers, hidden)
-    train_beams, decode_beams = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
-    rows = list(rows_of(shape, device=chosen, train_beams=train_beams, test_beams=decode_beams, rounds=rounds))
+    train_beams, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
+    with joined() as group:
+        found = rows_of(shape, device=chosen, train_beams=train_beams, test_beams=tested, rounds=rounds, group=group)
+        rows = list(found)
+    if not group.leads:
+        return
     if as_json:
         print(json.dumps([row.as_dict() for row in rows]))
         return
@@ -298,9 +324,23 @@ def _tell_refusal(refused: str | None) -> None:
         print(f"argbeam: {slow}: {refused}", file=sys.stderr)
 
 
+def _process() -> str:
+    """`process 1 of 2: ` where torchrun has started this process with others, else nothing."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return "" if size == "1" else f"process {os.environ.get('RANK', '0')} of {size}: "
+
+
+def _refuse_group(verb: str) -> None:
+    if _process():
+        raise ArgbeamError(f"{verb} runs in one process; start it without torchrun")
+
+
 def _stopped(again: list[str], signal: int) -> NoReturn:
     """Say how to go on, and exit as a shell reports a signal: 130 for SIGINT, 143 for SIGTERM."""
-    print(f"argbeam: stopped and saved; to go on: {shlex.join(['argbeam', *again])}", file=sys.stderr)
+    if not _process():
+        print(f"argbeam: stopped and saved; to go on: {shlex.join(['argbeam', *again])}", file=sys.stderr)
+    elif os.environ.get("RANK", "0") == "0":
+        print("argbeam: stopped and saved; the same command goes on", file=sys.stderr)
     raise typer.Exit(128 + signal)
 
 

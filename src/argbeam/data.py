@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from argbeam.parallel import ALONE, Group
 from argbeam.vocabulary import PAD
 
 # Sources of up to this many words are batched by number alone.
@@ -68,6 +69,12 @@ class Batch:
         """A copy in memory of its own on the device."""
         return Batch(**{f.name: getattr(self, f.name).to(device, copy=True) for f in fields(self)})
 
+    def halves(self) -> "list[Batch]":
+        """The two halves of its rows, padded alike."""
+        middle = (len(self.sentence_B) + 1) // 2
+        rows = (slice(middle), slice(middle, None))
+        return [Batch(**{f.name: getattr(self, f.name)[half] for f in fields(self)}) for half in rows]
+
     def copy_from(self, other: "Batch") -> None:
         """Overwrite this batch's tensors: the inputs of a captured step are fixed places in memory."""
         for f in fields(self):
@@ -119,15 +126,22 @@ class BatchPlan:
         """How many batches an epoch has."""
         return -(-len(self.examples) // self.size)
 
-    def batch(self, numbers: Sequence[int], view: Callable[[Example], Example] = lambda example: example) -> Batch:
-        """The batch of these examples, at their rounded shape; `view` may change words, but no length."""
-        chosen = [view(self.examples[i]) for i in numbers]
-        rounded = [self._rounded(e) for e in chosen]
+    def batch(
+        self,
+        numbers: Sequence[int],
+        view: Callable[[Example], Example] = lambda example: example,
+        group: Group = ALONE,
+    ) -> Batch:
+        """This process's share of the batch of these examples, padded to the rounded shape of all of them.
+
+        `view` may change words, but no length.
+        """
+        rounded = [self._rounded(self.examples[i]) for i in numbers]
         return make_batch(
-            chosen,
+            [view(self.examples[i]) for i in group.share(numbers)],
             source_length=max(s for s, _ in rounded),
             target_length=max(t for _, t in rounded),
-            size=self.size,
+            size=group.share_of(self.size),
         )
 
     def shapes(self) -> set[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from argbeam.errors import DataError
 from argbeam.evaluate import Decoded, length_fault
+from argbeam.parallel import Group
 from argbeam.run import Run
 from argbeam.tasks.contract import Item
 
@@ -42,9 +43,12 @@ class Counts:
 def decode_stream(
     run: Run, source: BufferedIOBase, name: str, out: TextIO, request: Request, trace: TextIO | None = None
 ) -> Counts:
-    """Decode every line of `source`, called `name` in errors; write to `out` and, step by step, to `trace`."""
+    """Decode every line of `source`, called `name` in errors; write to `out` and, step by step, to `trace`.
+
+    Of several processes only the first one reads, and all of them write the same.
+    """
     counts, decoder = Counts(), run.decoder()
-    for chunk in _chunks(source, name, most=_MOST_TRACED if trace else _MOST_LINES):
+    for chunk in _shared(run.group, _chunks(source, name, most=_MOST_TRACED if trace else _MOST_LINES)):
         items, wrong = _items(run, chunk, name, counts.lines)
         found = decoder.decode(items, beam=request.beam, n_best=request.n_best, trace=trace is not None)
         for line, item, decoded in zip(chunk, items, found, strict=False):
@@ -60,6 +64,12 @@ def decode_stream(
         if wrong is not None:
             raise wrong
     return counts
+
+
+def _shared(group: Group, chunks: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The first process's chunks, in every process: only that one reads."""
+    while (chunk := group.first(lambda: next(chunks, None))) is not None:
+        yield chunk
 
 
 def _items(run: Run, chunk: list[str], name: str, before: int) -> tuple[list[Item], DataError | None]:

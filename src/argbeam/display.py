@@ -43,6 +43,10 @@ def epoch_line(values: dict[str, Any]) -> str:
     if "perplexity" in dev:
         parts.append(f"dev perplexity {dev['perplexity']:.2f}")
     parts.append(f"{values['words_per_second']:,.0f} words/s")
+    if values.get("not_finite"):
+        parts.append(f"{values['not_finite']:.0f} updates left out (not finite)")
+    if values.get("out_of_memory"):
+        parts.append(f"{values['out_of_memory']:.0f} batches in halves (out of memory)")
     return "; ".join(parts) + (" (best)" if values["best"] else "")
 
 

@@ -29,5 +29,9 @@ class CheckpointError(ArgbeamError):
     """A checkpoint is missing, truncated, altered or belongs to another run."""
 
 
+class ToldError(ArgbeamError):
+    """Something that another process or thread has told the user already: this process only has to end."""
+
+
 class DeviceError(ArgbeamError):
     """The device asked for is absent or cannot do what was asked of it."""

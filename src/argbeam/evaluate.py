@@ -14,6 +14,7 @@ from argbeam.data import Example, in_order_of_length, make_batch, round_up
 from argbeam.errors import DataError
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
+from argbeam.parallel import ALONE, Group
 from argbeam.rules import ScoreRule, Stop
 from argbeam.tasks.contract import Item, Score, Task
 from argbeam.vocabulary import PAD
@@ -47,7 +48,8 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A trained model with all that fixes its search but the beam; `captured` replays searches where it is there."""
+    """A trained model with all that fixes its search but the beam; `captured` replays searches where it is there. Each
+    process of the group decodes its share."""
 
     model: Model
     task: Task
@@ -55,6 +57,7 @@ class Decoder:
     stop: Stop
     device: torch.device
     batch: int
+    group: Group = ALONE
     captured: CapturedSearch | None = None
 
     def decode(self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False) -> Iterator[Decoded]:
@@ -63,9 +66,10 @@ class Decoder:
         while window := list(islice(stream, _WINDOW)):
             examples = [self.task.example(item, number) for number, item in enumerate(window)]
             found: dict[int, Decoded] = {}
-            for numbers in in_order_of_length(examples, size=self._size(beam)):
+            for numbers in self.group.share(list(in_order_of_length(examples, size=self._size(beam)))):
                 chosen = [examples[i] for i in numbers]
                 found.update(zip(numbers, self._search(chosen, beam, n_best, trace), strict=True))
+            found = _of_all(self.group, found)
             yield from (found[i] for i in range(len(window)))
 
     def _size(self, beam: int) -> int:
@@ -146,15 +150,35 @@ def evaluate(decoder: Decoder, items: Sequence[Item], *, beam: int) -> Evaluatio
     )
 
 
-def perplexity(model: Model, examples: Sequence[Example], *, batch: int, device: torch.device) -> float:
+def perplexity(
+    model: Model, examples: Sequence[Example], *, batch: int, device: torch.device, group: Group = ALONE
+) -> float:
     """Of the gold words given the gold history, end symbols included; sentences without gold do not count."""
     with_gold = [example for example in examples if example.target]
-    loss, words = 0.0, 0.0
-    for numbers in in_order_of_length(with_gold, size=batch):
+    sums: list[tuple[int, float, float]] = []
+    for place, numbers in group.share(list(enumerate(in_order_of_length(with_gold, size=batch)))):
         with torch.no_grad():
             out = CrossEntropy()(model, make_batch([with_gold[i] for i in numbers]).to(device), None)
-        loss, words = loss + float(out.total), words + float(out.sums["words"])
+        sums.append((place, float(out.total), float(out.sums["words"])))
+    # Added in one order, however many processes there are: the best epoch must not depend on rounding.
+    ordered = sorted(tuple(entry) for part in group.gather(sums) for entry in part)
+    loss, words = sum(loss for _, loss, _ in ordered), sum(words for _, _, words in ordered)
     return math.exp(min(loss / max(words, 1.0), 700.0))
+
+
+def _of_all(group: Group, found: dict[int, Decoded]) -> dict[int, Decoded]:
+    """What all processes have found."""
+    if group.size == 1:
+        return found
+    plain = [
+        [number, [[h.tokens, h.rank, h.finished] for h in decoded.hypotheses], decoded.dead, decoded.trace]
+        for number, decoded in found.items()
+    ]
+    return {
+        number: Decoded(tuple(Hypothesis(tuple(words), *rest) for words, *rest in hypotheses), dead, tuple(trace))
+        for part in group.gather(plain)
+        for number, hypotheses, dead, trace in part
+    }
 
 
 def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:

@@ -42,15 +42,23 @@ class Adagrad:
             total.fill_(self.initial)
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
-        """Rescale the gradients to a norm of at most `max_norm` and update; returns the norm before.
+    def step(
+        self, gradients: Sequence[Tensor], *, total: Tensor | None = None, count: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Divide the gradients by `count`, rescale them to a norm of at most `max_norm`, update; return the norm then.
 
-        If the norm is not finite, weights and sums stay as they are, and the norm returned says so.
+        If the norm or the loss `total` is not finite nothing changes, and the norm returned says so.
         """
         given = list(gradients)
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
+        if count is not None:
+            norm = norm / count
+        if total is not None:
+            norm = torch.where(total.isfinite(), norm, torch.nan)
         finite = norm.isfinite()
         scale = torch.where(finite, (self.max_norm / (norm + 1e-12)).clamp(max=1.0), 0.0)
+        if count is not None:
+            scale = scale / count
         if kernels.usable(*self.parameters, *given) and all(p.is_contiguous() for p in self.parameters):
             self._kernel_step(given, scale)
             return norm

@@ -13,7 +13,7 @@ RUN/store/               training examples, where the recipe has them on disk
 import fcntl
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, evalua
 from argbeam.length_power import choose, fingerprint, keep_power, kept_power
 from argbeam.losses import make_loss
 from argbeam.models import Network, make_model
+from argbeam.parallel import ALONE, Group, take_cuda_device
 from argbeam.readers.vectors import read_vectors
 from argbeam.records import append_record, read_records, truncate_records, write_atomic
 from argbeam.rules import SCORE_RULES, STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Recipe
+from argbeam.store import StoredExamples
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Item, Read
 from argbeam.tasks.sources import named_files
@@ -57,6 +59,7 @@ _FREE_TO_CHANGE = (
     "runtime.threads",
     "runtime.checkpoint_every",
     "runtime.store",
+    "runtime.not_finite_limit",
     "runtime.tensorboard",
 )
 
@@ -72,6 +75,7 @@ class Run:
     stop: Stop
     device: torch.device
     path: Path
+    group: Group = ALONE
     captured: CapturedSearch | None = None
 
     @property
@@ -118,7 +122,7 @@ class Run:
 
     def decoder(self) -> Decoder:
         size = self.recipe.decode.batch
-        return Decoder(self.model, self.task, self.rule, self.stop, self.device, size, captured=self.captured)
+        return Decoder(self.model, self.task, self.rule, self.stop, self.device, size, self.group, self.captured)
 
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
         """Everything a number stands on, beside the number."""
@@ -152,12 +156,12 @@ class Run:
         return item
 
 
-def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Run:
+def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
     """Open a finished run, or a checkpoint file of it, with each `key=value` of `overrides` put over its recipe.
 
     An empty `device` is the recipe's own. A length power to be chosen on dev is chosen now, if it has not been before.
     """
-    run = _open(Path(path), device, overrides)
+    run = replace(_open(Path(path), device, overrides), group=group)
     chosen_on_dev = run.recipe.decode.length_power == "dev" and run.rule.normalised
     return _with_power_of_dev(run) if chosen_on_dev else run
 
@@ -174,10 +178,10 @@ def _with_power_of_dev(run: Run) -> Run:
         "length_factor": decode.length_factor,
         "length_extra": decode.length_extra,
     }
-    power = kept_power(file, key)
+    power = run.group.first(lambda: kept_power(file, key))
     if power is None:
         choice = choose(run.decoder(), run.task.read("dev").items, beam=decode.beam)
-        keep_power(file, key, choice)
+        run.group.first(lambda: keep_power(file, key, choice))
         power = choice.power
     return replace(run, rule=LogprobSum(power))
 
@@ -196,16 +200,22 @@ def _open(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     return Run(recipe, task, model, rule, stop, chosen, path, captured=captured_search(recipe.runtime, chosen))
 
 
-def train(recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False) -> Iterator[Event | Notice]:
-    """Train a recipe into a run folder, or go on with the run that is there; yields what happens."""
-    folders.check_out(folder)
-    with _locked(folder):
-        yield from _train(recipe, folder, stop_asked)
+def train(
+    recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False, group: Group = ALONE
+) -> Iterator[Event | Notice]:
+    """Train a recipe into a run folder, or go on with the run that is there; yields what happens.
+
+    All processes of the group must see the folder; the first one writes.
+    """
+    with ExitStack() as held:
+        group.first(lambda: folders.check_out(folder))
+        group.first(lambda: held.enter_context(_locked(folder)))
+        yield from _train(recipe, folder, stop_asked, group)
 
 
-def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | Notice]:
-    _check_same(recipe, folder)
-    if checkpoint.latest(folder / "model").checkpoint is not None:
+def _train(recipe: Recipe, folder: Path, stop_asked: Any, group: Group) -> Iterator[Event | Notice]:
+    group.first(lambda: _check_same(recipe, folder))
+    if group.first(lambda: checkpoint.latest(folder / "model").checkpoint is not None):
         yield Notice(f"{folder}: training is finished; nothing to do")
         return
     _check_files(recipe)
@@ -214,7 +224,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
     device = choose_device(recipe.runtime.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if recipe.runtime.tf32 else "highest")
-    found = checkpoint.latest(folder / "checkpoints")
+    found = _newest(folder / "checkpoints", group)
     for line in found.rejected:
         yield Notice(f"{line}; left alone, the checkpoint before it is used")
     resumed = found.checkpoint
@@ -225,11 +235,15 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
     elif start is not None:
         _check_start(recipe, start)
         assets = start.task.assets
-    stored = open_store(recipe, folder, assets) if recipe.runtime.store else None
-    if recipe.runtime.store and stored is None:
-        yield Notice(f"{folder / folders.STORE}: writing the training examples there, once")
-        stored = build_store(recipe, folder, assets)
-    data = read_examples(recipe, assets) if stored is None else stored_examples(recipe, stored)
+    if recipe.runtime.store:
+        stored = list[StoredExamples]()  # the first process's own; the others open what it has found or written
+        group.first(lambda: stored.extend(filter(None, [open_store(recipe, folder, assets)])))
+        if group.first(lambda: not stored):
+            yield Notice(f"{folder / folders.STORE}: writing the training examples there, once")
+            group.first(lambda: stored.append(build_store(recipe, folder, assets)))
+        data = stored_examples(recipe, stored[0] if stored else StoredExamples(folder / folders.STORE))
+    else:
+        data = _read_examples(recipe, assets, group)
     task = data.task
     if not data.examples:
         text = recipe.text
@@ -257,26 +271,36 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any) -> Iterator[Event | No
         position=position,
         resumed={} if resumed is None else resumed.tensors,
         stop_asked=stop_asked,
+        group=group,
     )
+    started = _started(recipe, data, model, dev, device, trainer)
+    if group.size > 1:
+        # Only the make of the device may differ.
+        same = {"device": device.type, "recipe": recipe_to_json(recipe), "update": position.update}
+        group.agree({**started, **same, "weights": fingerprint(trainer.model)})
     records = folder / "records.jsonl"
-    if resumed is None:
-        write_atomic(folder / "recipe.json", recipe_to_json(recipe).encode())
-        records.unlink(missing_ok=True)
-        append_record(records, _started(recipe, data, model, dev, device, trainer))
-    else:
-        _forget_after(records, position.records)
-        append_record(records, {"kind": "resume", "update": position.update})
+    if group.leads:
+        with _written(folder):
+            if resumed is None:
+                write_atomic(folder / "recipe.json", recipe_to_json(recipe).encode())
+                records.unlink(missing_ok=True)
+                append_record(records, started)
+            else:
+                _forget_after(records, position.records)
+                append_record(records, {"kind": "resume", "update": position.update, "processes": group.size})
+    if resumed is not None:
         yield Notice(f"{folder}: going on from update {position.update} ({resumed.path.name})")
     for line in _data_lines(data, dev):
         yield Notice(line)
     meta = {"recipe": recipe_to_json(recipe)}
     for event in trainer.events():
-        if isinstance(event, Record):
-            append_record(records, event.values)
-        if isinstance(event, Saved):
+        if isinstance(event, Record) and group.leads:
+            with _written(folder):
+                append_record(records, event.values)
+        if isinstance(event, Saved) and group.leads:
             _save(folder / "checkpoints", event, meta, task)
         yield event
-    if trainer.position.stage == len(recipe.stages):
+    if trainer.position.stage == len(recipe.stages) and group.leads:
         last = make_loss(list(recipe.stages.values())[-1].loss, task)
         weights = {f"model.{k}": v for k, v in model.state_dict().items()}
         final = Saved(trainer.position.copy(), weights, last.rule.name, last.stop.name)
@@ -315,7 +339,37 @@ def choose_device(name: str) -> torch.device:
         raise DeviceError("runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        take_cuda_device()
     return torch.device(name)
+
+
+def _newest(folder: Path, group: Group) -> checkpoint.Found:
+    """The checkpoint that all processes go on from: the first one finds it, the others read that very file."""
+    own: list[checkpoint.Found] = []
+
+    def find() -> list[Any]:
+        own.append(checkpoint.latest(folder))
+        found = own[0].checkpoint
+        return ["" if found is None else found.path.name, own[0].rejected]
+
+    name, rejected = group.first(find)
+    return own[0] if own else checkpoint.Found(checkpoint.load(folder / name) if name else None, rejected)
+
+
+def _read_examples(recipe: Recipe, assets: Mapping[str, bytes] | None, group: Group) -> TrainingData:
+    """Read by each process; where the task must be fitted first, the first process does that for all."""
+    if assets is not None:
+        return read_examples(recipe, assets)
+    own: list[TrainingData] = []
+
+    def fit() -> dict[str, str]:
+        own.append(read_examples(recipe, None))
+        # Any byte is a character of Latin-1, and JSON holds characters.
+        return {name: data.decode("latin-1") for name, data in own[0].task.assets.items()} if group.size > 1 else {}
+
+    shared = group.first(fit)
+    return own[0] if own else read_examples(recipe, {name: text.encode("latin-1") for name, text in shared.items()})
 
 
 def _save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> None:
@@ -432,6 +486,7 @@ def _started(
         "version": __version__,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "processes": trainer.group.size,
         "parameters": sum(p.numel() for p in model.parameters()),
         "source_vocabulary": len(data.task.source),
         "target_vocabulary": len(data.task.target),
@@ -448,6 +503,16 @@ def _data_lines(data: TrainingData, dev: Read) -> Sequence[str]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(data.left_out.items()))
         lines.append(f"left out of training: {reasons}")
     return lines
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArgbeamError(
+            f"{folder}: cannot be written: {error.strerror}; mended, training goes on from its last checkpoint"
+        ) from None
 
 
 @contextmanager

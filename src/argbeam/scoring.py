@@ -9,6 +9,7 @@ from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Evaluation, check_lengths, evaluate
 from argbeam.folders import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.metrics import bleu_tokenizer, paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.parallel import ALONE, Group
 from argbeam.records import append_record, write_atomic
 from argbeam.run import Run, load
 from argbeam.settings import MOST_BEAM
@@ -19,12 +20,12 @@ from argbeam.tasks.contract import Item
 _OPEN_KEYS = ("decode.", "runtime.", "data.root")
 
 
-def open_run(path: Path, overrides: Sequence[str] = ()) -> Run:
+def open_run(path: Path, overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
     """A finished run, searched as its recipe and the overrides say."""
     for override in overrides:
         if not override.strip().startswith(_OPEN_KEYS):
             raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
-    return load(path, device="", overrides=overrides)
+    return load(path, device="", overrides=overrides, group=group)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
         found = evaluate(run.decoder(), items, beam=beam)
         texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
         record = run.signature(split=split, beam=beam, evaluation=found)
-        _write(run, split, beam, texts, record)
+        if run.group.leads:
+            _write(run, split, beam, texts, record)
         yield Scored(record, found, texts, items)
 
 

@@ -507,6 +507,9 @@ class Runtime(Settings):
         default=False,
         description="training examples are kept in a file of the run folder, built once, instead of memory",
     )
+    not_finite_limit: int = Field(
+        default=20, ge=1, description="so many gradients in a row that are not finite end the run: it has diverged"
+    )
     tensorboard: bool = Field(default=False, description="write TensorBoard curves too")
 
 

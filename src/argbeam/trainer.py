@@ -18,6 +18,7 @@ from argbeam.graphs import CudaRecorder, Graphs, Recorder
 from argbeam.losses import Loss, make_loss
 from argbeam.models.contract import Network
 from argbeam.optim import Adagrad
+from argbeam.parallel import ALONE, Group
 from argbeam.rules import STOPS, LogprobSum, ScoreRule, Stop
 from argbeam.settings import Decode, Recipe, Runtime, Stage
 from argbeam.tasks.contract import Item, Task
@@ -29,8 +30,6 @@ _LOOK_EVERY = 50
 _STAGE_EPOCHS = 1_000_000
 # Seconds after which the end of an epoch is worth a checkpoint, whatever the number of updates.
 _SAVE_EPOCH_AFTER = 60.0
-# So many updates with a gradient that is not finite end a run: it has diverged.
-_NOT_FINITE_LIMIT = 20
 # Sums that losses may report, and what a record divides them by.
 _PER_SENTENCE = ("reward", "risk", "candidates")
 _PER_WORD = ("own_words", "sequence_loss", "cross_entropy")
@@ -102,7 +101,10 @@ class Position:
 
 @dataclass
 class Trainer:
-    """A run's training: `events` yields what happens; `stop_asked` is looked at after every update."""
+    """A run's training: `events` yields what happens; `stop_asked` is looked at after every update.
+
+    All processes of the group train, on their shares, and yield the same events but for times.
+    """
 
     recipe: Recipe
     task: Task
@@ -113,12 +115,14 @@ class Trainer:
     position: Position = field(default_factory=Position)
     resumed: dict[str, Tensor] = field(default_factory=dict)
     stop_asked: Callable[[], bool] = lambda: False
+    group: Group = ALONE
 
     def __post_init__(self) -> None:
         batch = self.recipe.batch
         self.plan = BatchPlan(self.train, batch.size, batch.round_source, batch.round_target, self.recipe.seed)
         self.dev_examples = [self.task.example(item, i) for i, item in enumerate(self.dev)]
         self.best: dict[str, Tensor] = {}
+        self.stopping = False
         self.saved_at, self.saved_when = self.position.update, time.perf_counter()
         self.captured = captured_search(self.recipe.runtime, self.device)
         self.refused: list[str] = []  # what the user was told of steps and searches that cannot be recorded
@@ -164,6 +168,8 @@ class Trainer:
             if loss.weights is not None and own:
                 load_tensors(loss.weights.module, own, "")
             stepper.sums.values.update(tensors_under(self.resumed, "sums.", self.device))
+            if "streak" in self.resumed:
+                stepper.streak.copy_(self.resumed["streak"])
             self.resumed = {}
         position = self.position
         while position.epoch < stage.epochs and not self._out_of_patience(stage):
@@ -172,7 +178,7 @@ class Trainer:
             if position.batch == 0 and grew and loss.reset_optimizer:
                 optimizer.reset()
             yield from self._epoch(name, stage, loss, stepper, optimizer)
-            if self.stop_asked() and position.batch > 0:
+            if self.stopping:
                 return
         if self.best:
             load_tensors(self.model, self.best, "")
@@ -203,7 +209,7 @@ class Trainer:
         looked, looked_at = position.batch, time.perf_counter()
         words_before = _number(stepper.sums.read(), "words")  # of this epoch, before a stop that training went on from
         while position.batch < len(batches):
-            batch = self.plan.batch(batches[position.batch], lambda e: self.task.training_view(e, number))
+            batch = self.plan.batch(batches[position.batch], lambda e: self.task.training_view(e, number), self.group)
             stepper(step_loss, batch.pin() if pin else batch, position.update)
             yield from self._refusal("training steps", stepper.refused)
             position.batch, position.update = position.batch + 1, position.update + 1
@@ -213,7 +219,7 @@ class Trainer:
                 elapsed = time.perf_counter() - looked_at
                 position.seconds += elapsed
                 position.epoch_seconds += elapsed
-                self._check_finite(sums)
+                self._check_finite(stepper)
                 done = position.batch - looked
                 words = _number(sums, "words")
                 yield Progress(
@@ -230,11 +236,12 @@ class Trainer:
                     / max(1, done),
                 )
                 looked, looked_at, words_before = position.batch, time.perf_counter(), words
-            if self.stop_asked() or (self._is_due() and not last):
+            self.stopping = self._agreed_to_stop()
+            if self.stopping or (self._is_due() and not last):
                 elapsed = time.perf_counter() - looked_at
                 position.seconds, position.epoch_seconds = position.seconds + elapsed, position.epoch_seconds + elapsed
                 yield self._saved(loss, optimizer, stepper)
-                if self.stop_asked():
+                if self.stopping:
                     return
                 looked, looked_at = position.batch, time.perf_counter()
                 words_before = _number(stepper.sums.read(), "words")
@@ -281,13 +288,16 @@ class Trainer:
         if loss.rule.normalised or stage.keep == "perplexity":
             # What fits in memory in training fits here: every word of the vocabulary is scored at every step.
             size = min(decode.batch, self.recipe.batch.size)
-            figures["perplexity"] = perplexity(self.model, self.dev_examples, batch=size, device=self.device)
+            figures["perplexity"] = perplexity(
+                self.model, self.dev_examples, batch=size, device=self.device, group=self.group
+            )
             figures["without_gold"] = sum(not example.target for example in self.dev_examples)
             if math.isnan(figures["perplexity"]):
                 raise ArgbeamError(f"update {self.position.update}: the dev perplexity is not a number; {_DIVERGED}")
         if stage.keep == "score":
             rule, stop = decode_rules(loss.rule, loss.stop, decode)
-            decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch, captured=self.captured)
+            size = decode.batch
+            decoder = Decoder(self.model, self.task, rule, stop, self.device, size, self.group, self.captured)
             found = evaluate(decoder, self.dev, beam=stage.keep_beam)
             figures |= {
                 "value": found.score.value,
@@ -301,7 +311,8 @@ class Trainer:
 
     def _stepper(self, optimizer: Adagrad) -> Stepper:
         runtime = self.recipe.runtime
-        step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=runtime.precision == "bf16")
+        bf16 = runtime.precision == "bf16"
+        step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=bf16, group=self.group)
         recorder = None if "training steps" in self.refused else make_recorder(runtime, self.device)
         return EagerStepper(step) if recorder is None else CapturedStepper(step, recorder)
 
@@ -332,6 +343,12 @@ class Trainer:
         epochs_without = self.position.epoch - 1 - self.position.best_epoch
         return 0 < stage.patience <= epochs_without
 
+    def _agreed_to_stop(self) -> bool:
+        """Whether a stop was asked of any process. On CUDA, where hosts run ahead, several ask one another at looks."""
+        if self.group.size > 1 and self.device.type == "cuda" and self.position.update % _LOOK_EVERY:
+            return False
+        return self.group.any(self.stop_asked())
+
     def _is_due(self) -> bool:
         return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every
 
@@ -346,13 +363,14 @@ class Trainer:
                 tensors |= {f"loss.{k}": v for k, v in loss.weights.module.state_dict().items()}
         if stepper is not None:
             tensors |= {f"sums.{k}": v for k, v in stepper.sums.values.items()}
+            tensors["streak"] = stepper.streak
         return Saved(self.position.copy(), tensors, loss.rule.name, loss.stop.name)
 
-    def _check_finite(self, sums: dict[str, Any]) -> None:
-        bad = _number(sums, "not_finite")
-        if bad > _NOT_FINITE_LIMIT:
+    def _check_finite(self, stepper: Stepper) -> None:
+        bad = int(stepper.streak[1])
+        if bad >= self.recipe.runtime.not_finite_limit:
             raise ArgbeamError(
-                f"update {self.position.update}: {bad:.0f} gradients of this epoch were not finite and were left out; "
+                f"update {self.position.update}: {bad} gradients in a row were not finite and were left out; "
                 f"{_DIVERGED}"
             )
 
@@ -388,6 +406,7 @@ def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
         "loss_per_word": _number(sums, "loss") / words,
         "gradient_norm": _number(sums, "norm") / updates,
         "not_finite": _number(sums, "not_finite"),
+        "out_of_memory": _number(sums, "out_of_memory"),
     }
     if "violations" in sums:
         violations = _number(sums, "violations")

@@ -2,17 +2,18 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from argbeam.display import Show, note, training_display
+from argbeam.parallel import ALONE, Group
 from argbeam.records import read_records
-from argbeam.run import train
+from argbeam.run import Notice, train
 from argbeam.settings import Recipe
-from argbeam.trainer import Record, Saved
+from argbeam.trainer import Event, Record, Saved
 
 
 @dataclass
@@ -23,23 +24,33 @@ class Outcome:
     signal: int = 0
 
 
-def train_run(recipe: Recipe, folder: Path, *, title: str = "") -> Outcome:
-    """Train or go on; SIGINT, SIGTERM and SIGHUP end it after the update at hand, with everything saved."""
+def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = ALONE) -> Outcome:
+    """Train or go on; SIGINT, SIGTERM and SIGHUP end it after the update at hand, with everything saved.
+
+    Of several processes the first one shows what happens, and only its outcome holds records.
+    """
     outcome, finished = Outcome(), True
     with (
         _stop_on_signal() as asked,
-        training_display(recipe, title=title) as show,
-        _tensorboard(recipe, folder) as curves,
+        training_display(recipe, title=title) if group.leads else nullcontext(_unseen) as show,
+        _tensorboard(recipe, folder) if group.leads else nullcontext(_unseen) as curves,
     ):
-        for event in train(recipe, folder, stop_asked=lambda: bool(asked)):
+        for event in train(recipe, folder, stop_asked=lambda: bool(asked), group=group):
             show(event)
             curves(event)
             if isinstance(event, Saved):
                 finished = event.position.stage == len(recipe.stages)
-        if asked and not finished:
-            outcome.signal = asked[0]
+        if not finished:
+            # Where another process was asked to stop, this one may have heard of no signal.
+            outcome.signal = asked[0] if asked else signal.SIGTERM
+    if not group.leads:
+        return outcome
     outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r.get("kind") == "stage"]
     return outcome
+
+
+def _unseen(event: Event | Notice) -> None:
+    """Shows nothing."""
 
 
 @contextmanager

@@ -15,7 +15,11 @@ from argbeam.state import Noise
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A sum, the number it is a sum over (None: it is not divided by anything), and detached sums for the records."""
+    """A sum, the number it is a sum over (None: it is not divided by anything), and detached sums for the records.
+
+    All of them add up over the rows of a batch: that of the whole is the sum of those of its parts, in which processes
+    and a device with too little memory take it.
+    """
 
     total: Float[Tensor, ""]
     count: Float[Tensor, ""] | None
