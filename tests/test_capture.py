@@ -38,7 +38,6 @@ from argbeam.rules import ScoreSum
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained
-from tape import as_on_a_device
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
@@ -349,7 +348,7 @@ def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(search, "_host_may_look", lambda _: False)  # as on a device
     loss = fresh(name, CPU)
     step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
-    with as_on_a_device(), NothingForTheHost():
+    with NothingForTheHost():
         for epoch in (0, 2):
             EagerStepper(step)(loss.at(epoch), batch, epoch)
 
