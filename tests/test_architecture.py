@@ -37,6 +37,8 @@ ORDER = [
     "beams",
     "policies",
     "search",
+    "graphs",
+    "captured_search",
     "losses",
     "evaluate",
     "length_power",

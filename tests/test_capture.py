@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from argbeam import search
-from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Graph, Stepper, Sums, TrainStep
+from argbeam.capture import CapturedStepper, EagerStepper, Stepper, Sums, TrainStep
 from argbeam.data import Batch, BatchPlan, Example
+from argbeam.graphs import CudaRecorder, Graph
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.losses.crf import Crf
@@ -202,13 +203,13 @@ def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -
     assert len({batch.shape for batch in numbers}) == 3
     for update in range(3):
         stepper(CrossEntropy(), numbers[update], update)
-        assert (step.eager, stepper.captures, stepper.recorded) == (update + 1, 0, {})
+        assert (step.eager, stepper.graphs.captures, stepper.graphs.kept) == (update + 1, 0, {})
     for update in range(3, 12):
         stepper(CrossEntropy(), numbers[update % 3], update)
-    assert (step.eager, stepper.captures) == (3, 3)
-    assert set(stepper.recorded) == {batch.shape for batch in numbers}
+    assert (step.eager, stepper.graphs.captures) == (3, 3)
+    assert set(stepper.graphs.kept) == {batch.shape for batch in numbers}
     assert [graph.replays for graph in step.recorder.graphs] == [3, 3, 3]
-    assert stepper.seconds > 0
+    assert stepper.graphs.seconds > 0
 
 
 def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
@@ -218,8 +219,8 @@ def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -
     for update, name in enumerate("aaabbba"):
         stepper(Watching(name, seen), batch, update)  # made anew each time: equality counts, not identity
     assert [(name, update) for name, update, _ in seen] == list(zip("aaabbba", range(7), strict=True))
-    assert (step.eager, stepper.captures) == (3, 2)
-    assert stepper.recorded == {}  # the last step was the first of its loss
+    assert (step.eager, stepper.graphs.captures) == (3, 2)
+    assert stepper.graphs.kept == {}  # the last step was the first of its loss
 
 
 def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
@@ -238,7 +239,7 @@ def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
     first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
     stepper(CrossEntropy(), first, 0)
     stepper(CrossEntropy(), second, 1)
-    (recorded,) = stepper.recorded.values()
+    (recorded,) = stepper.graphs.kept.values()
     places = {f.name: getattr(recorded.batch, f.name).data_ptr() for f in fields(Batch)}
     assert all(getattr(second, name).data_ptr() != place for name, place in places.items())
     stepper(CrossEntropy(), third, 2)

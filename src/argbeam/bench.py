@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, TrainStep
+from argbeam.capture import CapturedStepper, EagerStepper, TrainStep
+from argbeam.captured_search import CapturedSearch, Search
 from argbeam.data import Batch, Example, make_batch
+from argbeam.graphs import CudaRecorder, Graphs
 from argbeam.losses import Bso, CrossEntropy, StepLoss
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.optim import Adagrad
 from argbeam.rules import LastScore, LogprobSum
-from argbeam.search import beam_search
 from argbeam.successors import Permutation, Unconstrained
 from argbeam.vocabulary import EOS
 
@@ -78,7 +79,7 @@ def bench(
     capture: bool = True,
 ) -> Iterator[Row]:
     """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam."""
-    runners = [*_training(shape, device, train_beams, capture), *_decoding(shape, device, test_beams)]
+    runners = [*_training(shape, device, train_beams, capture), *_decoding(shape, device, test_beams, capture)]
     for runner in runners:
         _warm_up(runner, device)
     for _ in range(rounds):
@@ -136,34 +137,39 @@ def _training_runner(
         beam,
         tokens,
         run=lambda: stepper(loss, batch, next(updates)),
-        capture_s=lambda: captured.seconds if captured else 0.0,
+        capture_s=lambda: captured.graphs.seconds if captured else 0.0,
         times=[],
     )
 
 
-def _decoding(shape: Shape, device: torch.device, beams: Sequence[int]) -> Iterator[_Runner]:
+def _decoding(shape: Shape, device: torch.device, beams: Sequence[int], capture: bool) -> Iterator[_Runner]:
     """Searches that go on to the length limit: random weights end nowhere in particular, so nothing may end at all."""
     batch = random_batch(shape).to(device)
     model = random_model(shape).to(device)
     anything = Unconstrained(shape.vocabulary, end_symbol=False)
     for system, rule in (("decode_logprob_sum", LogprobSum()), ("decode_last_score", LastScore())):
         for beam in beams:
+            search = Search(model, anything, rule, None, beam)
+            yield _decoding_runner(system, search, batch, shape, capture and device.type == "cuda")
 
-            def run(beam: int = beam, rule: LogprobSum | LastScore = rule) -> None:
-                with torch.no_grad():
-                    state = model.encode(batch, None)
-                beam_search(
-                    model,
-                    state,
-                    anything.start(batch),
-                    beam_size=beam,
-                    length_B=batch.target_length_B,
-                    steps=shape.target,
-                    rule=rule,
-                )
 
-            tokens = shape.batch * (shape.source + shape.target)
-            yield _Runner(system, beam, tokens, run, capture_s=lambda: 0.0, times=[])
+def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, capture: bool) -> _Runner:
+    captured = CapturedSearch(Graphs(CudaRecorder())) if capture else None
+
+    def run() -> None:
+        if captured is None:
+            search(batch, batch.target_length_B, steps=shape.target)
+        else:
+            captured(search, batch, batch.target_length_B, steps=shape.target)
+
+    return _Runner(
+        system,
+        search.beam_size,
+        shape.batch * (shape.source + shape.target),
+        run,
+        capture_s=lambda: captured.graphs.seconds if captured else 0.0,
+        times=[],
+    )
 
 
 def random_batch(shape: Shape) -> Batch:

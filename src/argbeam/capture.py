@@ -4,16 +4,15 @@ Every shape in a step is fixed by (B, S, T) and the loss with its beam, and rest
 encoder, search, replay, backward, clipping and update can be recorded once and replayed without the host.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from argbeam.data import Batch
+from argbeam.graphs import Graph, Graphs, Recorder
 from argbeam.losses.contract import StepLoss
 from argbeam.models.contract import Model
 from argbeam.optim import Adagrad
@@ -78,6 +77,13 @@ class Stepper(Protocol):
     @property
     def sums(self) -> Sums: ...
 
+    @property
+    def refused(self) -> str | None:
+        """Why steps run eagerly that were to be replayed; None: they do not."""
+
+    def figures(self) -> dict[str, Any]:
+        """What recording has cost, for the records."""
+
     def __call__(self, loss: StepLoss, batch: Batch, update: int) -> None:
         """Train on one batch, which may lie on the host."""
 
@@ -87,43 +93,17 @@ class EagerStepper:
     """Each operation launched as it comes."""
 
     step: TrainStep
+    refused: str | None = None
 
     @property
     def sums(self) -> Sums:
         return self.step.sums
 
+    def figures(self) -> dict[str, Any]:
+        return {}
+
     def __call__(self, loss: StepLoss, batch: Batch, update: int) -> None:
         self.step(loss, batch.to(self.step.device), torch.tensor(update, device=self.step.device))
-
-
-class Graph(Protocol):
-    """A recorded sequence of device operations: `torch.cuda.CUDAGraph`, or a stand-in on the CPU."""
-
-    def replay(self) -> None: ...
-
-
-class Recorder(Protocol):
-    """Records what happens inside `record(graph)`."""
-
-    def graph(self) -> Graph: ...
-
-    def record(self, graph: Graph) -> AbstractContextManager[None]: ...
-
-
-class CudaRecorder:
-    """CUDA graphs that share one pool of memory: they never run at the same time."""
-
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def graph(self) -> Graph:
-        return torch.cuda.CUDAGraph()
-
-    @contextmanager
-    def record(self, graph: Graph) -> Iterator[None]:
-        assert isinstance(graph, torch.cuda.CUDAGraph)
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            yield
 
 
 @dataclass(frozen=True)
@@ -138,43 +118,51 @@ class CapturedStepper:
     The first step of each shape runs eagerly: it does its work like any other, and leaves every library warm, every sum
     in place and every kernel loaded. (Kernels are compiled for some of their sizes, and a driver may refuse to load one
     while a stream is recorded.) Graphs are dropped when another loss takes the place of theirs (when the beam grows).
+    From the first step on that cannot be recorded, all run eagerly, that one too.
     """
 
     def __init__(self, step: TrainStep, recorder: Recorder) -> None:
-        self.step, self.recorder = step, recorder
+        self.step, self.graphs = step, Graphs[_Recorded](recorder)
         self.update = torch.zeros((), dtype=torch.int64, device=step.device)
         self.loss: StepLoss | None = None
-        self.warm: set[tuple[int, int, int]] = set()
-        self.recorded: dict[tuple[int, int, int], _Recorded] = {}
-        self.captures, self.seconds = 0, 0.0
 
     @property
     def sums(self) -> Sums:
         return self.step.sums
 
+    @property
+    def refused(self) -> str | None:
+        return self.graphs.refused
+
+    def figures(self) -> dict[str, Any]:
+        return self.graphs.figures()
+
     def __call__(self, loss: StepLoss, batch: Batch, update: int) -> None:
         self.update.fill_(update)
+        recorded = self._recorded(loss, batch)
+        if recorded is None:
+            self.step(loss, batch.to(self.step.device), self.update)
+        else:
+            recorded.batch.copy_from(batch)
+            recorded.graph.replay()
+
+    def _recorded(self, loss: StepLoss, batch: Batch) -> _Recorded | None:
+        """The step for batches of this shape; None: it is to run eagerly."""
+        if self.graphs.refused is not None:
+            return None
         if loss != self.loss:
             self.loss = loss
-            self.warm.clear()
-            self.recorded.clear()
-        if batch.shape not in self.warm:
-            self.warm.add(batch.shape)
-            self.step(loss, batch.to(self.step.device), self.update)
-            return
-        recorded = self.recorded.get(batch.shape)
-        if recorded is None:
-            recorded = self._record(loss, batch)
-            self.recorded[batch.shape] = recorded
-        recorded.batch.copy_from(batch)
-        recorded.graph.replay()
+            self.graphs.clear()
+        if not self.graphs.meet(batch.shape):
+            return None
+        return self.graphs.find(batch.shape) or self._record(loss, batch)
 
-    def _record(self, loss: StepLoss, batch: Batch) -> _Recorded:
-        start = time.perf_counter()
-        fixed = batch.clone(self.step.device)
-        graph = self.recorder.graph()
-        with self.recorder.record(graph):
-            self.step(loss, fixed, self.update)
-        self.captures += 1
-        self.seconds += time.perf_counter() - start
-        return _Recorded(graph, fixed)
+    def _record(self, loss: StepLoss, batch: Batch) -> _Recorded | None:
+        try:
+            fixed = batch.clone(self.step.device)
+            with self.graphs.recording() as graph:
+                self.step(loss, fixed, self.update)
+        except Exception as error:  # nothing was done on the device; if the step itself is at fault, it fails again
+            self.graphs.refuse(error)
+            return None
+        return self.graphs.keep(batch.shape, _Recorded(graph, fixed))

@@ -129,6 +129,7 @@ def decode(
         written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
         traced = files.enter_context(_open_output(trace)) if trace else None
         counts = decode_stream(opened, read, "stdin" if source == "-" else source, written, request, traced)
+    _tell_refusal(opened.refused)
     if counts.unfinished or counts.dead:
         print(
             f"argbeam: of {counts.lines:,} lines {counts.unfinished:,} are unfinished (the length limit was met) "
@@ -156,6 +157,7 @@ def evaluate(
     opened = open_run(run, sets or [])
     scored = list(score_run(opened, split, beams))
     results = [one.record for one in scored]
+    _tell_refusal(opened.refused)
     if against is not None:
         # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
         other = open_run(against)
@@ -287,6 +289,13 @@ def settings() -> None:
     from argbeam.tables import table
 
     table(("key", "accepted", "default", "meaning"), describe())
+
+
+def _tell_refusal(refused: str | None) -> None:
+    """Say that searches ran more slowly than they might have, and why."""
+    if refused is not None:
+        slow = "searches cannot be recorded as CUDA graphs and ran one operation at a time"
+        print(f"argbeam: {slow}: {refused}", file=sys.stderr)
 
 
 def _stopped(again: list[str], signal: int) -> NoReturn:

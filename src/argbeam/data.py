@@ -142,13 +142,13 @@ class BatchPlan:
         """What examples are sorted by: the rounded length of the target, then that of the source."""
         lengths = lengths_of(self.examples)
         source_N, target_N = lengths.source_N.astype(np.int64), lengths.target_N.astype(np.int64)
-        keys_N: _Numbers = _round_up(target_N, self.round_target) * _KEY + _round_up(source_N, self.round_source)
+        keys_N: _Numbers = round_up(target_N, self.round_target) * _KEY + round_up(source_N, self.round_source)
         return keys_N
 
     def _rounded(self, example: Example) -> tuple[int, int]:
         return (
-            _round_up(len(example.source), self.round_source),
-            _round_up(len(example.target), self.round_target),
+            round_up(len(example.source), self.round_source),
+            round_up(len(example.target), self.round_target),
         )
 
 
@@ -198,7 +198,8 @@ def in_order_of_length(examples: Sequence[Example], *, size: int) -> Iterator[li
         start = end
 
 
-def _round_up(length: Length, multiple: int) -> Length:
+def round_up(length: Length, multiple: int) -> Length:
+    """The smallest multiple that is not less."""
     return -(-length // multiple) * multiple
 
 

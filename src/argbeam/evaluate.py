@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from argbeam.beams import Beams
-from argbeam.data import Example, in_order_of_length, make_batch
+from argbeam.captured_search import CapturedSearch, Search
+from argbeam.data import Example, in_order_of_length, make_batch, round_up
 from argbeam.errors import DataError
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.rules import ScoreRule, Stop
-from argbeam.search import beam_search
 from argbeam.tasks.contract import Item, Score, Task
 from argbeam.vocabulary import PAD
 
@@ -23,6 +23,8 @@ _WINDOW = 8192
 # Beams up to this are searched in whole batches, wider ones in smaller batches: memory grows with the rows, which are
 # sentences times beam, and each row may have scores for the whole vocabulary.
 _WIDE = 10
+# Where searches are replayed, lengths are rounded up to a multiple of this: few shapes occur then.
+_ROUND = 8
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A trained model with all that fixes its search but the beam."""
+    """A trained model with all that fixes its search but the beam; `captured` replays searches where it is there."""
 
     model: Model
     task: Task
@@ -53,6 +55,7 @@ class Decoder:
     stop: Stop
     device: torch.device
     batch: int
+    captured: CapturedSearch | None = None
 
     def decode(self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False) -> Iterator[Decoded]:
         """Decode in input order. Sentences are sorted by length within a window, so any length of input will do."""
@@ -60,26 +63,30 @@ class Decoder:
         while window := list(islice(stream, _WINDOW)):
             examples = [self.task.example(item, number) for number, item in enumerate(window)]
             found: dict[int, Decoded] = {}
-            for numbers in in_order_of_length(examples, size=max(1, self.batch * _WIDE // max(_WIDE, beam))):
+            for numbers in in_order_of_length(examples, size=self._size(beam)):
                 chosen = [examples[i] for i in numbers]
                 found.update(zip(numbers, self._search(chosen, beam, n_best, trace), strict=True))
             yield from (found[i] for i in range(len(window)))
 
+    def _size(self, beam: int) -> int:
+        """Sentences of a batch at most."""
+        return max(1, self.batch * _WIDE // max(_WIDE, beam))
+
     def _search(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
+        stop = self.stop if self.task.open_length else None
+        search = Search(self.model, self.task.constraint, self.rule, stop, beam, n_best)
         limits = [self.task.limit(example) for example in examples]
-        batch = make_batch([Example(e.source, (), e.sentence) for e in examples]).to(self.device)
-        with torch.no_grad():
-            result = beam_search(
-                self.model,
-                self.model.encode(batch, None),
-                self.task.constraint.start(batch),
-                beam_size=beam,
-                length_B=torch.tensor(limits, device=self.device),
-                steps=max(limits),
-                rule=self.rule,
-                stop=self.stop if self.task.open_length else None,
-                n_best=n_best,
-            )
+        sources = [Example(e.source, (), e.sentence) for e in examples]
+        if self.captured is None:
+            batch, length_B = make_batch(sources).to(self.device), torch.tensor(limits, device=self.device)
+            result = search(batch, length_B, steps=max(limits))
+        else:
+            # Batches are full but for the last one and those of long sentences: powers of two are few shapes.
+            rows = min(self._size(beam), 1 << (len(examples) - 1).bit_length())
+            longest = round_up(max(len(e.source) for e in examples), _ROUND)
+            batch = make_batch(sources, source_length=longest, size=rows).to(self.device)
+            length_B = torch.tensor([*limits, *[0] * (rows - len(examples))], device=self.device)
+            result = self.captured(search, batch, length_B, steps=round_up(max(limits), _ROUND))
         tokens, ranks = result.tokens_BNT.tolist(), result.rank_BN.tolist()
         finished, dead = result.finished_BN.tolist(), result.dead_B.tolist()
         traces = _traces(result.beams, limits) if trace else [()] * len(examples)

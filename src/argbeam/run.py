@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from argbeam import checkpoint, folders
+from argbeam.captured_search import CapturedSearch
 from argbeam.config import difference, parse_recipe, read_recipe_json, recipe_from_json, recipe_to_json
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, evaluate, length_fault
@@ -35,7 +36,18 @@ from argbeam.settings import Recipe
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Item, Read
 from argbeam.tasks.sources import named_files
-from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, load_tensors
+from argbeam.trainer import (
+    Event,
+    Notice,
+    Position,
+    Progress,
+    Record,
+    Saved,
+    Trainer,
+    captured_search,
+    decode_rules,
+    load_tensors,
+)
 from argbeam.training_data import TrainingData, build_store, open_store, read_examples, stored_examples
 from argbeam.version import __version__
 
@@ -50,13 +62,6 @@ _FREE_TO_CHANGE = (
 
 
 @dataclass(frozen=True)
-class Notice:
-    """Something a user should know and that is no error."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Run:
     """A trained model with its task, ready to decode."""
 
@@ -67,11 +72,17 @@ class Run:
     stop: Stop
     device: torch.device
     path: Path
+    captured: CapturedSearch | None = None
 
     @property
     def folder(self) -> Path:
         """The run folder, also of a checkpoint file in it."""
         return folders.folder_of(self.path)
+
+    @property
+    def refused(self) -> str | None:
+        """Why searches are not replayed as CUDA graphs though they were to be; None: they are, or were not to be."""
+        return None if self.captured is None else self.captured.graphs.refused
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
@@ -106,7 +117,8 @@ class Run:
         return evaluate(self.decoder(), items, beam=beam)
 
     def decoder(self) -> Decoder:
-        return Decoder(self.model, self.task, self.rule, self.stop, self.device, self.recipe.decode.batch)
+        size = self.recipe.decode.batch
+        return Decoder(self.model, self.task, self.rule, self.stop, self.device, size, captured=self.captured)
 
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
         """Everything a number stands on, beside the number."""
@@ -181,7 +193,7 @@ def _open(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     model = build_model(recipe, task).to(chosen)
     with _reading(found.path):
         load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    return Run(recipe, task, model, rule, stop, chosen, path)
+    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured_search(recipe, chosen))
 
 
 def train(recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False) -> Iterator[Event | Notice]:

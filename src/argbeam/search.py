@@ -4,7 +4,9 @@ It runs without gradient. A loss replays, with gradient, the little it needs of 
 Letters: B sentences, K beam, R = K rows per sentence (K + 1 with gold), C candidates, J successors kept, T steps.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +26,8 @@ if kernels.INSTALLED:
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 _BLOCK, _BLOCKS = 64, 16
+# Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
+_LOOK_EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,17 @@ class _Verdict:
     gold_rank_B: Tensor
 
 
+@dataclass(frozen=True)
+class Pause:
+    """A point at which a search may end, and what it has found if it does.
+
+    `over` says, on the device, that no sentence goes on; it is None where no step is left.
+    """
+
+    over: Bool[Tensor, ""] | None
+    result: Callable[[], SearchResult]
+
+
 @torch.no_grad()
 def beam_search(
     model: Model,
@@ -77,6 +92,40 @@ def beam_search(
     `length_B` is the exact length in tasks of fixed length (no `stop`), the limit in tasks of open length; `steps` is
     at least its maximum, known without asking the device. With `gold` this is the training search of section 4.
     `end_early` looks at the device every few steps, which a training step must not do.
+    """
+    pauses = searching(
+        model,
+        state,
+        choices,
+        beam_size=beam_size,
+        length_B=length_B,
+        steps=steps,
+        rule=rule,
+        stop=stop,
+        gold=gold,
+        n_best=n_best,
+        end_early=end_early,
+    )
+    return next(pause.result() for pause in pauses if pause.over is None or bool(pause.over))
+
+
+def searching(
+    model: Model,
+    state: State,
+    choices: Choices,
+    *,
+    beam_size: int,
+    length_B: Int[Tensor, " B"],
+    steps: int,
+    rule: ScoreRule,
+    stop: Stop | None,
+    gold: Gold | None,
+    n_best: int,
+    end_early: bool,
+) -> Iterator[Pause]:
+    """The search of `beam_search`, which goes on from pause to pause as it is asked to; the last one is its end.
+
+    Who asks sees to it that no gradient is kept.
     """
     batch, device = length_B.shape[0], length_B.device
     lanes = beam_size + (gold is not None)  # the gold prefix rides along as the last row
@@ -102,6 +151,7 @@ def beam_search(
     best_wrong_TB = last_TB if restarts else torch.ones_like(last_TB)
     history: list[_Found] = []
     verdicts: list[_Verdict] = []
+    read = partial(_result, gold=gold, stop=stop, n_best=n_best)
 
     scorer = model
     if choices.candidates_BC is not None and isinstance(model, Lists):
@@ -162,22 +212,38 @@ def beam_search(
                 beam = _without_ended(beam, ended_BK)
                 over_B = over_B | finished.over(stop, rule, beam.total_BK, length_B)
         history.append(found)
-        # A look at the device costs a round trip: one every few steps is enough to end early.
-        if end_early and gold is None and stop is not None and t % 8 == 7 and bool((over_B | dead_B).all()):
-            break
+        if end_early and gold is None and stop is not None and (t + 1) % _LOOK_EVERY == 0 and t + 1 < steps:
+            del words_BRC  # a search may pause for long, and this is the widest of its tensors
+            over = (over_B | dead_B | (length_B <= t + 1)).all()
+            yield Pause(over, partial(read, tuple(history), (), finished, beam.total_BK, dead_B))
         if t + 1 < steps:
             rows_N = (first_row_B1 + parents_BR).flatten()
             choices = _advanced(choices, rows_N, tokens_BR.flatten())
             state = _step_from(model, state, rows_N, tokens_BR.flatten())
 
+    yield Pause(None, partial(read, history, verdicts, finished, beam.total_BK, dead_B))
+
+
+def _result(
+    history: Sequence[_Found],
+    verdicts: Sequence[_Verdict],
+    finished: Finished,
+    total_BK: Tensor,
+    dead_B: Tensor,
+    *,
+    gold: Gold | None,
+    stop: Stop | None,
+    n_best: int,
+) -> SearchResult:
+    """What was found in all steps up to now; the beam's prefixes rank by `total_BK`."""
     beams = Beams(
         torch.stack([found.tokens_BJ for found in history]),
         torch.stack([found.parents_BJ for found in history]),
         torch.stack([found.ranks_BJ for found in history]),
     )
-    violations = None if gold is None else _violations(beams, verdicts, gold, beam_size, stop)
+    violations = None if gold is None else _violations(beams, verdicts, gold, total_BK.shape[1], stop)
     open_length = stop is not None and gold is None
-    return read_result(beams, finished, beam.total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
+    return read_result(beams, finished, total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
 
 
 def _words(
@@ -390,7 +456,9 @@ def _without_ended(beam: _Beam, ended_BK: Tensor) -> _Beam:
     return _Beam(beam.parents_BK, beam.tokens_BK, total_BK, beam.is_gold_BK)
 
 
-def _violations(beams: Beams, verdicts: list[_Verdict], gold: Gold, beam_size: int, stop: Stop | None) -> Violations:
+def _violations(
+    beams: Beams, verdicts: Sequence[_Verdict], gold: Gold, beam_size: int, stop: Stop | None
+) -> Violations:
     """All verdicts together, those that the policy trains on, and their rivals' words."""
     gold_score_TB = torch.stack([v.gold_rank_B for v in verdicts])
     rival_score_TB = torch.stack([v.rival_rank_B for v in verdicts])

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from argbeam.capture import CapturedStepper, CudaRecorder, EagerStepper, Stepper, TrainStep
+from argbeam.capture import CapturedStepper, EagerStepper, Stepper, TrainStep
+from argbeam.captured_search import CapturedSearch
 from argbeam.data import BatchPlan, Example, make_batch
 from argbeam.errors import ArgbeamError, CheckpointError
 from argbeam.evaluate import Decoder, evaluate, perplexity
+from argbeam.graphs import CudaRecorder, Graphs
 from argbeam.losses import Loss, make_loss
 from argbeam.models.contract import Network
 from argbeam.optim import Adagrad
@@ -70,7 +72,14 @@ class Saved:
     stop: str
 
 
-Event = Progress | Record | Saved
+@dataclass(frozen=True)
+class Notice:
+    """Something a user should know and that is no error."""
+
+    text: str
+
+
+Event = Progress | Record | Saved | Notice
 
 
 @dataclass
@@ -111,6 +120,8 @@ class Trainer:
         self.dev_examples = [self.task.example(item, i) for i, item in enumerate(self.dev)]
         self.best: dict[str, Tensor] = {}
         self.saved_at, self.saved_when = self.position.update, time.perf_counter()
+        self.captured = captured_search(self.recipe, self.device)
+        self.refused: list[str] = []  # what the user was told of steps and searches that cannot be recorded
         if self.resumed:
             load_tensors(self.model, self.resumed, "model.")
             self.best = tensors_under(self.resumed, "best.", self.device)
@@ -177,6 +188,7 @@ class Trainer:
                 "keep": stage.keep,
                 "value": position.best_value,
                 "seconds": round(position.seconds, 3),
+                **self._capture_figures(stepper),
             }
         )
         position.stage, position.epoch, position.batch = position.stage + 1, 0, 0
@@ -193,6 +205,7 @@ class Trainer:
         while position.batch < len(batches):
             batch = self.plan.batch(batches[position.batch], lambda e: self.task.training_view(e, number))
             stepper(step_loss, batch.pin() if pin else batch, position.update)
+            yield from self._refusal("training steps", stepper.refused)
             position.batch, position.update = position.batch + 1, position.update + 1
             last = position.batch == len(batches)
             if position.batch % _LOOK_EVERY == 0 or last:
@@ -254,11 +267,13 @@ class Trainer:
             "best": better,
             "seconds": round(position.epoch_seconds, 3),
             "words_per_second": round(_number(sums, "words") / max(position.epoch_seconds, 1e-9), 1),
+            **self._capture_figures(stepper),
         }
         stepper.sums.clear()
         position.seconds += time.perf_counter() - started
         position.epoch, position.batch, position.epoch_seconds = position.epoch + 1, 0, 0.0
         yield Record({**record, "total_seconds": round(position.seconds, 3)})
+        yield from self._refusal("searches on dev", None if self.captured is None else self.captured.graphs.refused)
 
     def _dev(self, stage: Stage, loss: Loss) -> dict[str, Any]:
         decode = self.recipe.decode
@@ -272,7 +287,7 @@ class Trainer:
                 raise ArgbeamError(f"update {self.position.update}: the dev perplexity is not a number; {_DIVERGED}")
         if stage.keep == "score":
             rule, stop = decode_rules(loss.rule, loss.stop, decode)
-            decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch)
+            decoder = Decoder(self.model, self.task, rule, stop, self.device, decode.batch, captured=self.captured)
             found = evaluate(decoder, self.dev, beam=stage.keep_beam)
             figures |= {
                 "value": found.score.value,
@@ -287,9 +302,24 @@ class Trainer:
     def _stepper(self, optimizer: Adagrad) -> Stepper:
         runtime = self.recipe.runtime
         step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=runtime.precision == "bf16")
-        if self.device.type == "cuda" and runtime.capture:
+        if self.device.type == "cuda" and runtime.capture and "training steps" not in self.refused:
             return CapturedStepper(step, CudaRecorder())
         return EagerStepper(step)
+
+    def _refusal(self, what: str, reason: str | None) -> Iterator[Notice]:
+        """Tells, once, that something runs more slowly than it might, and why."""
+        if reason is not None and what not in self.refused:
+            self.refused.append(what)
+            yield Notice(f"{what} cannot be recorded as CUDA graphs and run one operation at a time: {reason}")
+
+    def _capture_figures(self, stepper: Stepper) -> dict[str, Any]:
+        """What recording has cost since the stage began, searches since the run began; memory at its highest."""
+        figures = stepper.figures()
+        if self.captured is not None:
+            figures |= {f"decode_{name}": value for name, value in self.captured.graphs.figures().items()}
+        if self.device.type == "cuda":
+            figures["memory_mb"] = round(torch.cuda.max_memory_reserved() / 2**20, 1)
+        return figures
 
     def _output_width(self) -> int:
         """The size of what the model's output layer reads."""
@@ -326,6 +356,13 @@ class Trainer:
                 f"update {self.position.update}: {bad:.0f} gradients of this epoch were not finite and were left out; "
                 f"{_DIVERGED}"
             )
+
+
+def captured_search(recipe: Recipe, device: torch.device) -> CapturedSearch | None:
+    """Where the recipe wants CUDA graphs and there is CUDA."""
+    if device.type == "cuda" and recipe.runtime.capture:
+        return CapturedSearch(Graphs(CudaRecorder()))
+    return None
 
 
 def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule, Stop]:
