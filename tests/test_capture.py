@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -70,10 +71,19 @@ class StandInGraph:
 
 @dataclass
 class StandInRecorder:
-    """While a graph is open, work is written down in it and not done: so does a CUDA stream."""
+    """While a graph is open, work is written down in it and not done: so does a CUDA stream.
+
+    The recording of number `fails_at` fails: when it is `opened`, when work is `written`, or when it is `closed`.
+    """
 
     graphs: list[StandInGraph] = field(default_factory=list)
     open: StandInGraph | None = None
+    fails_at: int = 0
+    when: str = ""
+
+    def check(self, when: str) -> None:
+        if when == self.when and len(self.graphs) == self.fails_at:
+            raise RuntimeError(f"not while recording ({when})\nand more of it")
 
     def graph(self) -> StandInGraph:
         self.graphs.append(StandInGraph())
@@ -82,9 +92,13 @@ class StandInRecorder:
     @contextmanager
     def record(self, graph: Graph) -> Iterator[None]:
         assert isinstance(graph, StandInGraph)
+        self.check("opened")
         self.open = graph
-        yield
-        self.open = None
+        try:
+            yield
+        finally:
+            self.open = None
+        self.check("closed")
 
 
 @dataclass
@@ -99,6 +113,7 @@ class RecordableStep(TrainStep):
             self.eager += 1
             super().__call__(loss, batch, update)
         else:
+            self.recorder.check("written")
             self.recorder.open.work = partial(super().__call__, loss, batch, update)
             self.recorder.open.batch = batch
 
@@ -212,6 +227,54 @@ def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -
     assert stepper.graphs.seconds > 0
 
 
+@pytest.mark.parametrize("when", ["opened", "written", "closed"])
+@pytest.mark.parametrize("fails_at", [1, 3])
+def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done_once(when: str, fails_at: int) -> None:
+    """Twelve steps over three shapes and three beams, against the same steps never recorded, bit for bit."""
+    loss = LOSSES["conbso"]
+    eager, captured = step_on(CPU), step_on(CPU)
+    captured.recorder.fails_at, captured.recorder.when = fails_at, when
+    train(EagerStepper(eager), loss, epochs=4)
+    stepper = CapturedStepper(captured, captured.recorder)
+    assert stepper.refused is None
+    train(stepper, loss, epochs=4)
+    assert stepper.refused == f"RuntimeError: not while recording ({when})"
+    assert len(captured.recorder.graphs) == fails_at  # nothing was tried again
+    assert captured.eager + sum(graph.replays for graph in captured.recorder.graphs) == eager.eager == 12
+    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
+        assert torch.equal(a, b)
+    assert eager.sums.read() == stepper.sums.read()
+    assert stepper.figures() == {
+        "captures": fails_at - 1,
+        "capture_seconds": stepper.figures()["capture_seconds"],
+        "captured_shapes": 0,
+        "not_captured": stepper.refused,
+    }
+
+
+def test_an_error_of_the_step_itself_is_raised() -> None:
+    step, batch = step_on(CPU), plan().batch([0, 1])
+    step.recorder.fails_at, step.recorder.when = 1, "written"
+    stepper = CapturedStepper(step, step.recorder)
+    stepper(Watching("a", []), batch, 0)
+    with patch.object(TrainStep, "__call__", side_effect=ValueError("the loss is wrong")), pytest.raises(ValueError):
+        stepper(Watching("a", []), batch, 1)
+
+
+def test_shapes_beyond_the_number_kept_are_recorded_again() -> None:
+    """Three shapes in turn with room for two: each has been dropped when it comes back."""
+    eager, captured, batches = step_on(CPU), step_on(CPU), plan()
+    numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
+    stepper = CapturedStepper(captured, captured.recorder, most=2)
+    for update in range(10):
+        stepper(CrossEntropy(), numbers[update % 3], update)
+        EagerStepper(eager)(CrossEntropy(), numbers[update % 3], update)
+        assert len(stepper.graphs.kept) <= 2
+    assert (captured.eager, stepper.graphs.captures) == (1, 9)
+    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
     seen: list[tuple[str, int, list[int]]] = []
     step, batch = step_on(CPU), plan().batch([0, 1])
@@ -315,3 +378,38 @@ def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | Ls
     assert left.keys() == right.keys()
     for key in left:
         assert left[key] == pytest.approx(right[key], rel=1e-4)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A loss that waits for the device."""
+
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert isinstance(model, LstmSeq2Seq)
+        total = model.output_layer.bias.sum()
+        return LossOutput(total * (2.0 if total.item() > 0 else 1.0), None, {"loss": total.detach()})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_loss_that_waits_for_the_device_trains_without_graphs_on_cuda() -> None:
+    """And what is recorded afterwards by others is none the worse for it."""
+    device = torch.device("cuda")
+    steps = [TrainStep(model, optimizer_of(model, None), 1, device) for model in (model_on(device), model_on(device))]
+    captured, eager = CapturedStepper(steps[0], CudaRecorder()), EagerStepper(steps[1])
+    stream = torch.cuda.current_stream()
+    for update, numbers in enumerate([[0, 1, 2, 3]] * 4):
+        for stepper in (captured, eager):
+            stepper(Asking(), plan().batch(numbers), update)
+    assert captured.refused is not None
+    assert torch.cuda.current_stream() == stream
+    assert captured.sums.read() == eager.sums.read()
+    again = CapturedStepper(steps[0], CudaRecorder())
+    for update in range(4):
+        for stepper in (again, eager):
+            stepper(CrossEntropy(), plan().batch([0, 1, 2, 3]), update)
+    assert (again.refused, again.graphs.captures) == (None, 1)
+    for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

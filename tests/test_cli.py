@@ -256,6 +256,23 @@ def test_decode_reads_compressed_files_and_drops_a_byte_order_mark(
     assert packed.stdout == plain.stdout
 
 
+def test_decode_and_evaluate_say_why_searches_were_not_recorded(
+    argbeam: Command, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from argbeam import run
+    from argbeam.captured_search import CapturedSearch
+    from argbeam.graphs import Graphs
+    from tape import TapeRecorder
+
+    captured = CapturedSearch(Graphs(TapeRecorder()))
+    captured.graphs.refuse(RuntimeError("a copy from the host\nand more"))
+    monkeypatch.setattr(run, "captured_search", lambda runtime, device: captured)
+    said = "argbeam: searches cannot be recorded as CUDA graphs and ran one operation at a time: RuntimeError: a copy"
+    for arguments in (("decode", runs["ordering"]), ("evaluate", runs["ordering"], "--beam", "1")):
+        done = argbeam(*arguments, stdin=b"b a\n")
+        assert (done.returncode, done.stderr) == (0, f"{said} from the host\n")
+
+
 def test_decode_of_nothing_is_nothing(argbeam: Command, runs: dict[str, Path]) -> None:
     done = argbeam("decode", runs["ordering"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

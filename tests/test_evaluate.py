@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argbeam import evaluate as evaluate_module
+from argbeam.captured_search import CapturedSearch
 from argbeam.data import Batch, Example
 from argbeam.evaluate import Decoded, Decoder, evaluate, perplexity
+from argbeam.graphs import Graphs
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, Stop, StopBest, StopTop
 from argbeam.state import Noise, State
@@ -31,6 +33,7 @@ from oracles import (
     permutation,
     unconstrained,
 )
+from tape import TapeRecorder
 from toy_cases import RANKS
 
 CPU = torch.device("cpu")
@@ -148,6 +151,30 @@ def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_orde
         steps = traced_beams(decoded)
         assert steps == expected.beams[: len(steps)]
         assert len(steps) == len(expected.beams) or kind == "best"
+
+
+@given(
+    kind=kinds,
+    sources=st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=11), min_size=1, max_size=9),
+    beam=st.integers(1, 3),
+    n_best=st.integers(1, 2),
+    batch=st.integers(1, 5),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=12)
+def test_replayed_decoding_finds_the_same_whatever_the_shapes_are_rounded_to(
+    kind: str, sources: list[list[int]], beam: int, n_best: int, batch: int, seed: int
+) -> None:
+    """Three times over the same sentences: eagerly at rounded shapes, while they are recorded, and replayed."""
+    items, plain = items_of(sources), decoder_of(kind, seed, rule=LastScore(), batch=batch)
+    expected = list(plain.decode(items, beam=beam, n_best=n_best, trace=True))
+    captured = CapturedSearch(Graphs(TapeRecorder()))
+    decoder = replace(plain, captured=captured)
+    for _ in range(3):
+        assert list(decoder.decode(items, beam=beam, n_best=n_best, trace=True)) == expected
+    # Sources of 1 to 8 and of 9 to 11 words, limits alike; batches full, or of 1, 2 or 4 rows.
+    assert 1 <= len(captured.graphs.kept) <= 2 * 4
+    assert captured.graphs.refused is None
 
 
 def traced_beams(decoded: Decoded) -> list[list[Words]]:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from argbeam import trainer as trainer_module
 from argbeam.capture import EagerStepper
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Evaluation
+from argbeam.graphs import Graph
 from argbeam.losses import make_loss
 from argbeam.optim import Adagrad
 from argbeam.rules import LastScore, LogprobSum, StopBest, StopTop
@@ -23,8 +25,9 @@ from argbeam.settings import Decode, Recipe
 from argbeam.state import Noise
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Score
-from argbeam.trainer import Event, Position, Progress, Record, Saved, Trainer, decode_rules, epoch_figures
+from argbeam.trainer import Event, Notice, Position, Progress, Record, Saved, Trainer, decode_rules, epoch_figures
 from small_runs import BSO, PRETRAIN, RATES, short_text, small_recipe
+from tape import TapeRecorder
 
 CPU = torch.device("cpu")
 
@@ -401,3 +404,67 @@ def test_an_epochs_figures_tell_of_outputs_of_its_own() -> None:
         "cross_entropy_per_word": 0.5,
         "baseline_error": 0.5,
     }
+
+
+class NoRecorder(TapeRecorder):
+    """Records nothing."""
+
+    @contextmanager
+    def record(self, graph: Graph) -> Iterator[None]:
+        raise RuntimeError("a copy from the host is not permitted")
+        yield
+
+
+def recording(monkeypatch: pytest.MonkeyPatch, recorders: Iterator[TapeRecorder]) -> None:
+    """Searches on dev, then each stage's steps, are recorded by these."""
+    monkeypatch.setattr(trainer_module, "make_recorder", lambda runtime, device: next(recorders))
+
+
+def test_steps_that_cannot_be_recorded_are_told_of_once_and_train_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small_recipe(data=short_text(tmp_path))
+    plain = trainer_of(recipe)
+    expected = list(plain.events())
+    recording(monkeypatch, iter([TapeRecorder(), NoRecorder()]))  # a third one is not asked for
+    trainer = trainer_of(recipe)
+    events = list(trainer.events())
+    assert same(weights_of(trainer), weights_of(plain))
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    reason = "RuntimeError: a copy from the host is not permitted"
+    assert notices == [f"training steps cannot be recorded as CUDA graphs and run one operation at a time: {reason}"]
+    first, *others = records_of(events, "epoch")
+    assert (first["captures"], first["captured_shapes"], first["not_captured"]) == (0, 0, reason)
+    assert "captures" not in others[-1]  # the second stage did not try
+    for kind in ("epoch", "stage"):
+        for with_graphs, without in zip(records_of(events, kind), records_of(expected, kind), strict=True):
+            assert with_graphs.get("dev") == without.get("dev")
+            assert "memory_mb" not in with_graphs  # that of a CUDA device
+
+
+def test_searches_on_dev_are_recorded_once_for_all_stages_and_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sentences of two and three words are one batch; it is searched in each epoch of BSO, and replayed from
+    the second on, with the weights as they are then."""
+    recipe = one_stage(tmp_path, epochs=3, keep="score", keep_beam=2)
+    expected = list(trainer_of(recipe).events())
+    recording(monkeypatch, iter([TapeRecorder(), NoRecorder()]))
+    events = list(trainer_of(recipe).events())
+    records = records_of(events, "epoch")
+    assert [record["dev"] for record in records] == [record["dev"] for record in records_of(expected, "epoch")]
+    assert [record["decode_captures"] for record in records] == [0, 2, 2]
+    assert [record["decode_captured_shapes"] for record in records] == [0, 1, 1]
+    assert records_of(events, "stage")[0]["decode_captures"] == 2
+
+
+def test_searches_on_dev_that_cannot_be_recorded_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = one_stage(tmp_path, epochs=4, keep="score", keep_beam=2)
+    expected = list(trainer_of(recipe).events())
+    recording(monkeypatch, iter([NoRecorder(), NoRecorder()]))
+    events = list(trainer_of(recipe).events())
+    notices = [event.text.split(" cannot")[0] for event in events if isinstance(event, Notice)]
+    assert notices == ["training steps", "searches on dev"]
+    assert [r["dev"] for r in records_of(events, "epoch")] == [r["dev"] for r in records_of(expected, "epoch")]

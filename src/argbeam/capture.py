@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from argbeam.data import Batch
-from argbeam.graphs import Graph, Graphs, Recorder
+from argbeam.graphs import MOST_SHAPES, Graph, Graphs, Recorder
 from argbeam.losses.contract import StepLoss
 from argbeam.models.contract import Model
 from argbeam.optim import Adagrad
@@ -121,8 +121,8 @@ class CapturedStepper:
     From the first step on that cannot be recorded, all run eagerly, that one too.
     """
 
-    def __init__(self, step: TrainStep, recorder: Recorder) -> None:
-        self.step, self.graphs = step, Graphs[_Recorded](recorder)
+    def __init__(self, step: TrainStep, recorder: Recorder, most: int = MOST_SHAPES) -> None:
+        self.step, self.graphs = step, Graphs[_Recorded](recorder, most)
         self.update = torch.zeros((), dtype=torch.int64, device=step.device)
         self.loss: StepLoss | None = None
 

@@ -193,7 +193,7 @@ def _open(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     model = build_model(recipe, task).to(chosen)
     with _reading(found.path):
         load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured_search(recipe, chosen))
+    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured_search(recipe.runtime, chosen))
 
 
 def train(recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False) -> Iterator[Event | Notice]:

@@ -14,12 +14,12 @@ from argbeam.captured_search import CapturedSearch
 from argbeam.data import BatchPlan, Example, make_batch
 from argbeam.errors import ArgbeamError, CheckpointError
 from argbeam.evaluate import Decoder, evaluate, perplexity
-from argbeam.graphs import CudaRecorder, Graphs
+from argbeam.graphs import CudaRecorder, Graphs, Recorder
 from argbeam.losses import Loss, make_loss
 from argbeam.models.contract import Network
 from argbeam.optim import Adagrad
 from argbeam.rules import STOPS, LogprobSum, ScoreRule, Stop
-from argbeam.settings import Decode, Recipe, Stage
+from argbeam.settings import Decode, Recipe, Runtime, Stage
 from argbeam.tasks.contract import Item, Task
 from argbeam.vocabulary import BOS
 
@@ -120,7 +120,7 @@ class Trainer:
         self.dev_examples = [self.task.example(item, i) for i, item in enumerate(self.dev)]
         self.best: dict[str, Tensor] = {}
         self.saved_at, self.saved_when = self.position.update, time.perf_counter()
-        self.captured = captured_search(self.recipe, self.device)
+        self.captured = captured_search(self.recipe.runtime, self.device)
         self.refused: list[str] = []  # what the user was told of steps and searches that cannot be recorded
         if self.resumed:
             load_tensors(self.model, self.resumed, "model.")
@@ -302,9 +302,8 @@ class Trainer:
     def _stepper(self, optimizer: Adagrad) -> Stepper:
         runtime = self.recipe.runtime
         step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=runtime.precision == "bf16")
-        if self.device.type == "cuda" and runtime.capture and "training steps" not in self.refused:
-            return CapturedStepper(step, CudaRecorder())
-        return EagerStepper(step)
+        recorder = None if "training steps" in self.refused else make_recorder(runtime, self.device)
+        return EagerStepper(step) if recorder is None else CapturedStepper(step, recorder)
 
     def _refusal(self, what: str, reason: str | None) -> Iterator[Notice]:
         """Tells, once, that something runs more slowly than it might, and why."""
@@ -358,11 +357,15 @@ class Trainer:
             )
 
 
-def captured_search(recipe: Recipe, device: torch.device) -> CapturedSearch | None:
-    """Where the recipe wants CUDA graphs and there is CUDA."""
-    if device.type == "cuda" and recipe.runtime.capture:
-        return CapturedSearch(Graphs(CudaRecorder()))
-    return None
+def make_recorder(runtime: Runtime, device: torch.device) -> Recorder | None:
+    """CUDA graphs, where there is CUDA and the recipe wants them; None: nothing is to be recorded."""
+    return CudaRecorder() if device.type == "cuda" and runtime.capture else None
+
+
+def captured_search(runtime: Runtime, device: torch.device) -> CapturedSearch | None:
+    """Searches by what is recorded; None: one operation at a time."""
+    recorder = make_recorder(runtime, device)
+    return None if recorder is None else CapturedSearch(Graphs(recorder))
 
 
 def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule, Stop]:
