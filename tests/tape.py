@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from argbeam import search
 from argbeam.graphs import Graph
+from argbeam.models.contract import Model
+from argbeam.rules import ScoreRule
 
 # Operations whose result the host reads, or whose shape depends on values.
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "lift_fresh")
@@ -62,7 +66,7 @@ class TapeRecorder:
     @contextmanager
     def record(self, graph: Graph) -> Iterator[None]:
         assert isinstance(graph, Tape)
-        with _Writing(graph):
+        with as_on_a_device(), _Writing(graph):
             yield
         graph.forget()
 
@@ -70,6 +74,17 @@ class TapeRecorder:
         """What other graphs do to memory that is not in use, done to all of it."""
         for tape in self.tapes:
             tape.forget()
+
+
+@contextmanager
+def as_on_a_device() -> Iterator[None]:
+    """Empty rows of a beam are scored with all others, which is what a search does where shapes are fixed."""
+
+    def words(rule: ScoreRule, model: Model, output_BRH: Tensor, _: Tensor, candidates_BC: Tensor | None) -> Tensor:
+        return rule.words(model, output_BRH, candidates_BC)
+
+    with patch.object(search, "_words", words):
+        yield
 
 
 class _Writing(TorchDispatchMode):
