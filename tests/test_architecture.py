@@ -38,6 +38,8 @@ ORDER = [
     "rules",
     "beams",
     "policies",
+    "selection",
+    "shortcuts",
     "search",
     "graphs",
     "captured_search",
@@ -123,7 +125,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 def test_the_best_of_a_beam_are_chosen_in_one_module() -> None:
     """There is one search."""
-    assert {dotted(path) for path in FILES if ".topk(" in path.read_text(encoding="utf-8")} == {"search"}
+    assert {dotted(path) for path in FILES if ".topk(" in path.read_text(encoding="utf-8")} == {"selection"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: dotted(path) or "argbeam")

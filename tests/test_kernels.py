@@ -10,7 +10,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="kernels need Triton, which is not made for this platform")
 
-from argbeam import kernels, search
+from argbeam import kernels, search, selection
+from argbeam.beams import Beam
 from argbeam.data import Batch, Example, make_batch
 from argbeam.kernels import adagrad as adagrad_kernel
 from argbeam.kernels import attention, permutation, search_step
@@ -191,10 +192,10 @@ def _same_step(
     active_B, best_wrong_B = chance(0.9, batch), chance(0.4, batch)
     policy = Restart(1.0) if restarts else MaxViolation(1.0)
 
-    beam = search._Beam(place_K.expand(batch, -1), place_K.expand(batch, -1), total_BK, is_gold_BK)
-    allowed_BKC = search._of_beam(allowed_NC, batch, beam_size)
-    found = search._best(rule, beam, words_BRC[:, :-1], allowed_BKC, candidates_BC, kept=kept)
-    gold_word_B = search._score_of(gold_B, words_BRC[:, -1], candidates_BC)
+    beam = Beam(place_K.expand(batch, -1), place_K.expand(batch, -1), total_BK, is_gold_BK)
+    allowed_BKC = selection.of_beam(allowed_NC, batch, beam_size)
+    found = selection.best_successors(rule, beam, words_BRC[:, :-1], allowed_BKC, candidates_BC, kept=kept)
+    gold_word_B = selection.worth_of(gold_B, words_BRC[:, -1], candidates_BC)
     gold_rank_B = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, 0, 0]
     verdict = search._judge(found, beam, gold_B, gold_rank_B, active_B, best_wrong_B, policy, stop)
     after = search._going_on(found, verdict, beam_size)

@@ -23,6 +23,37 @@ class Beams:
 
 
 @dataclass(frozen=True)
+class Found:
+    """The J best successors of a beam, best first: parent's row, newest word, rank (minus infinity: there is none)."""
+
+    parents_BJ: Tensor
+    tokens_BJ: Tensor
+    ranks_BJ: Tensor
+
+
+@dataclass(frozen=True)
+class Beam:
+    """The prefixes on the beam: the row each came from, its newest word, its rank; whether it is the gold prefix."""
+
+    parents_BK: Tensor
+    tokens_BK: Tensor
+    total_BK: Tensor
+    is_gold_BK: Tensor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One step of the search judged against gold. `rival_B` is the rival's place among the successors found."""
+
+    violation_B: Tensor
+    rival_B: Tensor
+    rival_rank_B: Tensor
+    rival_ended_B: Tensor
+    is_gold_BJ: Tensor
+    gold_rank_B: Tensor
+
+
+@dataclass(frozen=True)
 class Violations:
     """What a search with gold found, at the violations that its policy trains on. Column t is the paper's time t + 1.
 

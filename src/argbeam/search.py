@@ -9,56 +9,21 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from argbeam import kernels
-from argbeam.beams import Beams, SearchResult, Violations, read_result, rival_words
-from argbeam.models.contract import Lists, Model, StepsFrom
+from argbeam.beams import Beam, Beams, Found, SearchResult, Verdict, Violations, read_result, rival_words
+from argbeam.models.contract import Lists, Model
 from argbeam.policies import Gold, Policy
-from argbeam.rules import NEVER, Finished, LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
+from argbeam.rules import NEVER, Finished, ScoreRule, Stop
+from argbeam.selection import best_successors, of_beam, word_worths, worth_of
+from argbeam.shortcuts import advanced, kernel_fits, kernel_step, step_from
 from argbeam.state import State
-from argbeam.successors import AdvancesFrom, Choices
+from argbeam.successors import Choices
 from argbeam.vocabulary import BOS, EOS, PAD
 
-if kernels.INSTALLED:
-    from argbeam.kernels import search_step
-
-# Rows of scores are searched by blocks of this many columns once they have this many blocks.
-_BLOCK, _BLOCKS = 64, 16
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
 _LOOK_EVERY = 8
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The J best successors of a beam, best first: parent's row, newest word, rank (minus infinity: there is none)."""
-
-    parents_BJ: Tensor
-    tokens_BJ: Tensor
-    ranks_BJ: Tensor
-
-
-@dataclass(frozen=True)
-class _Beam:
-    """The prefixes on the beam: the row each came from, its newest word, its rank; whether it is the gold prefix."""
-
-    parents_BK: Tensor
-    tokens_BK: Tensor
-    total_BK: Tensor
-    is_gold_BK: Tensor
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    """One step of the search judged against gold. `rival_B` is the rival's place among the successors found."""
-
-    violation_B: Tensor
-    rival_B: Tensor
-    rival_rank_B: Tensor
-    rival_ended_B: Tensor
-    is_gold_BJ: Tensor
-    gold_rank_B: Tensor
 
 
 @dataclass(frozen=True)
@@ -140,7 +105,7 @@ def searching(
     state = model.step(state, torch.full_like(rows_N, BOS))
     alone_K = torch.zeros_like(only_first_K, dtype=model.output(state).dtype).masked_fill(~only_first_K, NEVER)
     nothing_BK = torch.zeros_like(rows_N).view(batch, lanes)[:, :beam_size]
-    beam = _Beam(nothing_BK, nothing_BK, alone_K.expand(batch, -1), only_first_K.expand(batch, -1))
+    beam = Beam(nothing_BK, nothing_BK, alone_K.expand(batch, -1), only_first_K.expand(batch, -1))
     gold_total_B1 = torch.zeros_like(beam.total_BK[:, :1])
     over_B = dead_B = torch.zeros_like(length_B, dtype=torch.bool)
     finished = Finished.empty(batch, n_best, like=beam.total_BK)
@@ -149,8 +114,8 @@ def searching(
     # The rival is the best wrong prefix at the last step, and without restarts at every step.
     restarts = gold is not None and gold.policy.restarts
     best_wrong_TB = last_TB if restarts else torch.ones_like(last_TB)
-    history: list[_Found] = []
-    verdicts: list[_Verdict] = []
+    history: list[Found] = []
+    verdicts: list[Verdict] = []
     read = partial(_result, gold=gold, stop=stop, n_best=n_best)
 
     scorer = model
@@ -159,9 +124,9 @@ def searching(
 
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
-        words_BRC = _words(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC)
-        if gold is not None and _kernel_fits(rule, words_BRC, beam_size, kept):
-            found, verdict, beam, rows_N, tokens_N = _kernel_step(
+        words_BRC = word_worths(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC)
+        if gold is not None and kernel_fits(rule, words_BRC, beam_size, kept):
+            found, verdict, beam, rows_N, tokens_N = kernel_step(
                 rule,
                 beam,
                 words_BRC,
@@ -178,14 +143,14 @@ def searching(
             verdicts.append(verdict)
             history.append(found)
             if t + 1 < steps:
-                choices = _advanced(choices, rows_N, tokens_N)
-                state = _step_from(model, state, rows_N, tokens_N)
+                choices = advanced(choices, rows_N, tokens_N)
+                state = step_from(model, state, rows_N, tokens_N)
             continue
-        allowed_BKC = _of_beam(choices.allowed(), batch, beam_size)
-        found = _best(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
+        allowed_BKC = of_beam(choices.allowed(), batch, beam_size)
+        found = best_successors(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
         if gold is not None:
             gold_B = gold.tokens_BT[:, t]
-            gold_word_B = _score_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
+            gold_word_B = worth_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
             gold_total_B1 = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, :, 0]
             verdict = _judge(
                 found, beam, gold_B, gold_total_B1[:, 0], active_TB[t], best_wrong_TB[t], gold.policy, stop
@@ -203,7 +168,7 @@ def searching(
             dead_B = dead_B | (active_B & (found.ranks_BJ[:, 0] == NEVER))
             active_B = active_B & ~dead_B
             found = _frozen(found, beam.total_BK, ~active_B)
-            beam = _Beam(found.parents_BJ, found.tokens_BJ, found.ranks_BJ, beam.is_gold_BK)
+            beam = Beam(found.parents_BJ, found.tokens_BJ, found.ranks_BJ, beam.is_gold_BK)
             parents_BR, tokens_BR = beam.parents_BK, beam.tokens_BK
             if stop is not None:
                 ended_BK = (beam.tokens_BK == EOS) & active_B[:, None] & (beam.total_BK > NEVER)
@@ -218,15 +183,15 @@ def searching(
             yield Pause(over, partial(read, tuple(history), (), finished, beam.total_BK, dead_B))
         if t + 1 < steps:
             rows_N = (first_row_B1 + parents_BR).flatten()
-            choices = _advanced(choices, rows_N, tokens_BR.flatten())
-            state = _step_from(model, state, rows_N, tokens_BR.flatten())
+            choices = advanced(choices, rows_N, tokens_BR.flatten())
+            state = step_from(model, state, rows_N, tokens_BR.flatten())
 
     yield Pause(None, partial(read, history, verdicts, finished, beam.total_BK, dead_B))
 
 
 def _result(
-    history: Sequence[_Found],
-    verdicts: Sequence[_Verdict],
+    history: Sequence[Found],
+    verdicts: Sequence[Verdict],
     finished: Finished,
     total_BK: Tensor,
     dead_B: Tensor,
@@ -246,171 +211,27 @@ def _result(
     return read_result(beams, finished, total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
 
 
-def _words(
-    rule: ScoreRule, model: Model, output_BRH: Tensor, total_BK: Tensor, candidates_BC: Tensor | None
-) -> Float[Tensor, "B R C"]:
-    """What each successor's newest word is worth. After a restart most rows of a beam are empty: on a CPU, where it
-    costs time and no shape is fixed, they are not scored."""
-    if candidates_BC is not None or not _host_may_look(output_BRH):
-        return rule.words(model, output_BRH, candidates_BC)
-    alive_BR = torch.ones_like(output_BRH[..., 0], dtype=torch.bool)
-    alive_BR[:, : total_BK.shape[1]] = total_BK > NEVER
-    if bool(alive_BR.all()):
-        return rule.words(model, output_BRH, None)
-    words_XC = rule.words(model, output_BRH[alive_BR][:, None], None)[:, 0]
-    words_BRC = words_XC.new_full((*alive_BR.shape, words_XC.shape[1]), NEVER)
-    words_BRC[alive_BR] = words_XC
-    return words_BRC
-
-
-def _host_may_look(x: Tensor) -> bool:
-    """Whether shapes may depend on values: on a device the host would have to wait, and nothing could be captured."""
-    return not x.is_cuda
-
-
-def _step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> State:
-    """The states after the next word of each hypothesis, which goes on from one of the rows."""
-    if isinstance(model, StepsFrom):
-        return model.step_from(state, rows_N, tokens_N)
-    return model.step(state.select(rows_N), tokens_N)
-
-
-def _advanced(choices: Choices, rows_N: Tensor, tokens_N: Tensor) -> Choices:
-    if isinstance(choices, AdvancesFrom):
-        return choices.advance_from(rows_N, tokens_N)
-    return choices.select(rows_N).advance(tokens_N)
-
-
-def _kernel_fits(rule: ScoreRule, words_BRC: Tensor, beam_size: int, kept: int) -> bool:
-    """Whether a training step can be the kernel that does as `_best`, `_judge` and `_restarted` do."""
-    known = isinstance(rule, LastScore | ScoreSum | LogprobSum)
-    return known and kernels.usable(words_BRC) and search_step.fits(beam_size, words_BRC.shape[2], kept)
-
-
-def _kernel_step(
-    rule: ScoreRule,
-    beam: _Beam,
-    words_BRC: Tensor,
-    choices: Choices,
-    gold: Gold,
-    gold_total_B1: Tensor,
-    active_B: Tensor,
-    best_wrong_B: Tensor,
-    stop: Stop | None,
-    *,
-    t: int,
-    kept: int,
-) -> tuple[_Found, _Verdict, _Beam, Tensor, Tensor]:
-    """A training step in one kernel: what was found and judged, the next beam, its parents' rows and newest words."""
-    batch, lanes, _ = words_BRC.shape
-    out = search_step.search_step(
-        words_BRC,
-        choices.allowed(),
-        choices.candidates_BC,
-        beam.total_BK,
-        beam.is_gold_BK,
-        gold.tokens_BT[:, t],
-        gold_total_B1[:, 0],
-        active_B,
-        best_wrong_B,
-        kept=kept,
-        margin=gold.policy.margin,
-        sums=not isinstance(rule, LastScore),
-        restarts=gold.policy.restarts,
-        ended_gives_up_place=stop is not None and stop.ended_gives_up_place,
-    )
-    found = _Found(out.parents_BJ, out.tokens_BJ, out.ranks_BJ)
-    verdict = _Verdict(
-        out.violation_B, out.rival_B, out.rival_rank_B, out.rival_ended_B, out.is_gold_BJ, out.gold_rank_B
-    )
-    rows_BR, tokens_BR = out.next_rows_N.view(batch, lanes), out.next_tokens_N.view(batch, lanes)
-    beam = _Beam(rows_BR[:, :-1], tokens_BR[:, :-1], out.next_total_BK, out.next_is_gold_BK)
-    return found, verdict, beam, out.next_rows_N, out.next_tokens_N
-
-
-def _of_beam(allowed_NC: Bool[Tensor, "N C"], batch: int, beam_size: int) -> Bool[Tensor, "B K C"]:
-    """The mask of the beam's rows, the gold lane left out. A mask of one row holds for all."""
-    if allowed_NC.shape[0] == 1:
-        return allowed_NC[None]
-    return allowed_NC.view(batch, -1, allowed_NC.shape[1])[:, :beam_size]
-
-
-def _best(
-    rule: ScoreRule,
-    beam: _Beam,
-    words_BKC: Float[Tensor, "B K C"],
-    allowed_BKC: Bool[Tensor, "B K C"] | Bool[Tensor, "1 1 C"],
-    candidates_BC: Int[Tensor, "B C"] | None,
-    *,
-    kept: int,
-) -> _Found:
-    """The best valid successors: first each row's best words, which every rule ranks alike, then the best of all."""
-    row_words_BKP, row_columns_BKP = _best_words(torch.where(allowed_BKC, words_BKC, NEVER), kept)
-    ranks_BX = rule.rank(beam.total_BK, row_words_BKP).flatten(1)
-    columns_BX = row_columns_BKP.flatten(1)
-    missing = kept - ranks_BX.shape[1]
-    if missing > 0:  # fewer candidates than places: the rest are empty
-        ranks_BX = torch.nn.functional.pad(ranks_BX, (0, missing), value=NEVER)
-        columns_BX = torch.nn.functional.pad(columns_BX, (0, missing))
-    ranks_BJ, places_BJ = ranks_BX.topk(kept, dim=1)
-    columns_BJ = columns_BX.gather(1, places_BJ)
-    tokens_BJ = columns_BJ if candidates_BC is None else candidates_BC.gather(1, columns_BJ)
-    # Worked example, K = 3 rows with P = 2 words each: places [0, 1, 5] have parents [0, 0, 2].
-    parents_BJ = places_BJ // row_words_BKP.shape[2]
-    return _Found(parents_BJ.clamp(max=words_BKC.shape[1] - 1) if missing > 0 else parents_BJ, tokens_BJ, ranks_BJ)
-
-
-def _best_words(words_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:
-    """The best words of each row, best first, and their columns.
-
-    A long row is cut into blocks. Its best words lie in the blocks with the highest maxima, and finding those reads the
-    row once, where a selection over the whole row reads it several times.
-    """
-    columns = words_BKC.shape[2]
-    whole = columns - columns % _BLOCK
-    if whole < max(_BLOCKS, kept) * _BLOCK:
-        best = words_BKC.topk(min(kept, columns), dim=2)
-        return best.values, best.indices
-    blocks_BKNW = words_BKC[:, :, :whole].view(*words_BKC.shape[:2], -1, _BLOCK)
-    chosen_BKP = blocks_BKNW.amax(3).topk(kept, dim=2, sorted=False).indices
-    near_BKX = blocks_BKNW.gather(2, chosen_BKP[..., None].expand(-1, -1, -1, _BLOCK)).flatten(2)
-    near_BKX = torch.cat([near_BKX, words_BKC[:, :, whole:]], 2)
-    best_BKP, places_BKP = near_BKX.topk(kept, dim=2)
-    # Places beyond the chosen blocks are in the remainder of the row.
-    block_BKP = chosen_BKP.gather(2, (places_BKP // _BLOCK).clamp(max=kept - 1))
-    in_blocks_BKP = block_BKP * _BLOCK + places_BKP % _BLOCK
-    in_rest_BKP = places_BKP + (whole - kept * _BLOCK)
-    return best_BKP, torch.where(places_BKP < kept * _BLOCK, in_blocks_BKP, in_rest_BKP)
-
-
-def _frozen(found: _Found, total_BK: Tensor, still_B: Tensor) -> _Found:
+def _frozen(found: Found, total_BK: Tensor, still_B: Tensor) -> Found:
     """Sentences that are over keep their beam: every row is its own parent, PAD its newest word."""
     own_K = torch.arange(total_BK.shape[1], device=total_BK.device)
     still_B1 = still_B[:, None]
-    return _Found(
+    return Found(
         torch.where(still_B1, own_K, found.parents_BJ),
         found.tokens_BJ.masked_fill(still_B1, PAD),
         torch.where(still_B1, total_BK, found.ranks_BJ),
     )
 
 
-def _score_of(word_B: Tensor, words_BC: Tensor, candidates_BC: Tensor | None) -> Tensor:
-    """The score of one word per sentence. Columns that list the same word have the same score."""
-    if candidates_BC is None:
-        return words_BC.gather(1, word_B[:, None])[:, 0]
-    return words_BC.masked_fill(candidates_BC != word_B[:, None], NEVER).amax(1)
-
-
 def _judge(
-    found: _Found,
-    beam: _Beam,
+    found: Found,
+    beam: Beam,
     gold_B: Tensor,
     gold_rank_B: Tensor,
     active_B: Tensor,
     best_wrong_B: Tensor,
     policy: Policy,
     stop: Stop | None,
-) -> _Verdict:
+) -> Verdict:
     """The rival and whether it violates the margin (Wiseman & Rush 2016, section 4.2, and its Algorithm 1)."""
     beam_size = beam.total_BK.shape[1]
     # A successor is gold if its parent was and its newest word is; one token alone does not tell.
@@ -426,12 +247,12 @@ def _judge(
         rival_B = torch.where(ended_violates_B, ended_B, rival_B)
     rival_rank_B = found.ranks_BJ.gather(1, rival_B[:, None])[:, 0]
     violation_B = active_B & (gold_rank_B < rival_rank_B + policy.margin)
-    return _Verdict(violation_B, rival_B, rival_rank_B, ended_violates_B, is_gold_BJ, gold_rank_B)
+    return Verdict(violation_B, rival_B, rival_rank_B, ended_violates_B, is_gold_BJ, gold_rank_B)
 
 
-def _going_on(found: _Found, verdict: _Verdict, beam_size: int) -> _Beam:
+def _going_on(found: Found, verdict: Verdict, beam_size: int) -> Beam:
     """The beam after a step: the K best successors, gold among them or not."""
-    return _Beam(
+    return Beam(
         found.parents_BJ[:, :beam_size],
         found.tokens_BJ[:, :beam_size],
         found.ranks_BJ[:, :beam_size],
@@ -439,10 +260,10 @@ def _going_on(found: _Found, verdict: _Verdict, beam_size: int) -> _Beam:
     )
 
 
-def _restarted(beam: _Beam, verdict: _Verdict, gold_B: Tensor, alone_K: Tensor, only_first_K: Tensor) -> _Beam:
+def _restarted(beam: Beam, verdict: Verdict, gold_B: Tensor, alone_K: Tensor, only_first_K: Tensor) -> Beam:
     """After a violation the gold prefix in row 0 and nothing else; the beam as it is where there is none."""
     restart_B1 = verdict.violation_B[:, None]
-    return _Beam(
+    return Beam(
         parents_BK=torch.where(restart_B1, alone_K.shape[0], beam.parents_BK),
         tokens_BK=torch.where(restart_B1, gold_B[:, None], beam.tokens_BK),
         total_BK=torch.where(restart_B1, verdict.gold_rank_B[:, None] + alone_K, beam.total_BK),
@@ -450,15 +271,13 @@ def _restarted(beam: _Beam, verdict: _Verdict, gold_B: Tensor, alone_K: Tensor, 
     )
 
 
-def _without_ended(beam: _Beam, ended_BK: Tensor) -> _Beam:
+def _without_ended(beam: Beam, ended_BK: Tensor) -> Beam:
     """An ended prefix never continues and gives its place up."""
     total_BK = beam.total_BK.masked_fill(ended_BK, NEVER)
-    return _Beam(beam.parents_BK, beam.tokens_BK, total_BK, beam.is_gold_BK)
+    return Beam(beam.parents_BK, beam.tokens_BK, total_BK, beam.is_gold_BK)
 
 
-def _violations(
-    beams: Beams, verdicts: Sequence[_Verdict], gold: Gold, beam_size: int, stop: Stop | None
-) -> Violations:
+def _violations(beams: Beams, verdicts: Sequence[Verdict], gold: Gold, beam_size: int, stop: Stop | None) -> Violations:
     """All verdicts together, those that the policy trains on, and their rivals' words."""
     gold_score_TB = torch.stack([v.gold_rank_B for v in verdicts])
     rival_score_TB = torch.stack([v.rival_rank_B for v in verdicts])

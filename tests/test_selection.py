@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from argbeam import search
-from argbeam.search import _best_words
+from argbeam import selection
+from argbeam.selection import _best_words
 
-BLOCK, BLOCKS = search._BLOCK, search._BLOCKS
+BLOCK, BLOCKS = selection._BLOCK, selection._BLOCKS
 LIMIT = BLOCK * BLOCKS
 # Rows just below, at and above the length from which they are cut into blocks, and of several more blocks.
 columns = st.one_of(

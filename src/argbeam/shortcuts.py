@@ -1,0 +1,74 @@
+"""Where a search leaves the plain path: a training step as one kernel, and what models and choices do at once."""
+
+from torch import Tensor
+
+from argbeam import kernels
+from argbeam.beams import Beam, Found, Verdict
+from argbeam.models.contract import Model, StepsFrom
+from argbeam.policies import Gold
+from argbeam.rules import LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
+from argbeam.state import State
+from argbeam.successors import AdvancesFrom, Choices
+
+if kernels.INSTALLED:
+    from argbeam.kernels import search_step
+
+
+def kernel_fits(rule: ScoreRule, words_BRC: Tensor, beam_size: int, kept: int) -> bool:
+    """Whether a training step can be the kernel that does as `best_successors`, `_judge` and `_restarted` do."""
+    known = isinstance(rule, LastScore | ScoreSum | LogprobSum)
+    return known and kernels.usable(words_BRC) and search_step.fits(beam_size, words_BRC.shape[2], kept)
+
+
+def kernel_step(
+    rule: ScoreRule,
+    beam: Beam,
+    words_BRC: Tensor,
+    choices: Choices,
+    gold: Gold,
+    gold_total_B1: Tensor,
+    active_B: Tensor,
+    best_wrong_B: Tensor,
+    stop: Stop | None,
+    *,
+    t: int,
+    kept: int,
+) -> tuple[Found, Verdict, Beam, Tensor, Tensor]:
+    """A training step in one kernel: what was found and judged, the next beam, its parents' rows and newest words."""
+    batch, lanes, _ = words_BRC.shape
+    out = search_step.search_step(
+        words_BRC,
+        choices.allowed(),
+        choices.candidates_BC,
+        beam.total_BK,
+        beam.is_gold_BK,
+        gold.tokens_BT[:, t],
+        gold_total_B1[:, 0],
+        active_B,
+        best_wrong_B,
+        kept=kept,
+        margin=gold.policy.margin,
+        sums=not isinstance(rule, LastScore),
+        restarts=gold.policy.restarts,
+        ended_gives_up_place=stop is not None and stop.ended_gives_up_place,
+    )
+    found = Found(out.parents_BJ, out.tokens_BJ, out.ranks_BJ)
+    verdict = Verdict(
+        out.violation_B, out.rival_B, out.rival_rank_B, out.rival_ended_B, out.is_gold_BJ, out.gold_rank_B
+    )
+    rows_BR, tokens_BR = out.next_rows_N.view(batch, lanes), out.next_tokens_N.view(batch, lanes)
+    beam = Beam(rows_BR[:, :-1], tokens_BR[:, :-1], out.next_total_BK, out.next_is_gold_BK)
+    return found, verdict, beam, out.next_rows_N, out.next_tokens_N
+
+
+def step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> State:
+    """The states after the next word of each hypothesis, which goes on from one of the rows."""
+    if isinstance(model, StepsFrom):
+        return model.step_from(state, rows_N, tokens_N)
+    return model.step(state.select(rows_N), tokens_N)
+
+
+def advanced(choices: Choices, rows_N: Tensor, tokens_N: Tensor) -> Choices:
+    if isinstance(choices, AdvancesFrom):
+        return choices.advance_from(rows_N, tokens_N)
+    return choices.select(rows_N).advance(tokens_N)
