@@ -61,8 +61,8 @@ ORDER = [
     "training",
     "shipped",
     "bench",
-    "demo",
     "reproduce",
+    "demo",
     "cli",
     "__main__",
 ]

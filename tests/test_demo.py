@@ -7,10 +7,11 @@ import pytest
 
 from argbeam.config import load_recipe
 from argbeam.demo import BEAMS, demo_recipes, run_demo
-from argbeam.errors import ConfigError
+from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.records import read_records
 from argbeam.settings import Recipe
 from argbeam.shipped import shipped_recipes
+from small_runs import final_tensors, same_tensors
 
 TINY = (
     "data.types=200",
@@ -51,7 +52,7 @@ def test_seq2seq_trains_as_long_as_the_others_on_the_same_data(tmp_path: Path) -
 
 def test_the_demo_goes_from_the_shipped_recipes_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipes = tiny_recipes(tmp_path, seed=1)
-    assert run_demo(recipes, tmp_path) == 0
+    assert run_demo(recipes, tmp_path, jobs=1) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0] == "bleu, word_ordering, test"
@@ -59,7 +60,7 @@ def test_the_demo_goes_from_the_shipped_recipes_to_a_report(tmp_path: Path, caps
     assert all(line.count("(") == len(BEAMS) for line in lines[3:5])
     assert (tmp_path / "report.html").is_file()
     assert f"{tmp_path / 'report.html'}: the report" in err
-    assert run_demo(recipes, tmp_path, as_json=True) == 0
+    assert run_demo(recipes, tmp_path, as_json=True, jobs=1) == 0
     out, err = capsys.readouterr()
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["test_beam"] for record in records] == [*BEAMS] * 3
@@ -71,6 +72,26 @@ def test_a_demo_of_another_seed_goes_elsewhere(tmp_path: Path) -> None:
     run_demo(first, tmp_path)
     with pytest.raises(ConfigError, match=r"another recipe: seed: 1 -> 2; choose another --out$"):
         run_demo(second, tmp_path)
+
+
+def test_runs_side_by_side_are_those_of_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights to the bit, the run that others start from first; and all of them say what they do."""
+    for jobs in (1, 2):
+        assert run_demo(tiny_recipes(tmp_path / str(jobs), seed=1), tmp_path / str(jobs), jobs=jobs) == 0
+    err = capsys.readouterr().err
+    for name in ("seq2seq", "pretrain", "bso", "conbso"):
+        assert same_tensors(final_tensors(tmp_path / "1" / name), final_tensors(tmp_path / "2" / name))
+        assert f"{name}: done in" in err
+    assert err.index("pretrain: done in") < err.index("conbso: started")
+
+
+def test_a_run_that_fails_beside_others_is_told_with_its_last_words(tmp_path: Path) -> None:
+    run_demo(tiny_recipes(tmp_path, seed=1), tmp_path, jobs=1)
+    for name in ("bso", "conbso"):
+        for file in (tmp_path / name / "model").iterdir():
+            file.unlink()
+    with pytest.raises(ArgbeamError, match=r"bso: .*another recipe: seed: 1 -> 2"):
+        run_demo(tiny_recipes(tmp_path, seed=2), tmp_path, jobs=2)
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("demo/")])

@@ -1,12 +1,17 @@
 """The demonstration: seq2seq, BSO and ConBSO on the generated corpus, one table, one report."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from argbeam.config import load_recipe
+from argbeam.config import load_recipe, recipe_to_toml
 from argbeam.display import note
+from argbeam.errors import ArgbeamError
+from argbeam.records import write_atomic
 from argbeam.report import read_runs, score_tables, write_report
+from argbeam.reproduce.campaign import find_machine
+from argbeam.reproduce.runner import run_steps
+from argbeam.reproduce.steps import Folders, Step
 from argbeam.scoring import open_run, score_run
 from argbeam.settings import Recipe
 from argbeam.shipped import find_recipe
@@ -17,9 +22,20 @@ BEAMS = (1, 5, 10)
 _PRETRAIN = "pretrain"
 
 
-def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False) -> int:
-    """Train, score and report; return the signal that stopped it, or 0. A second call goes on where the first was."""
+def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False, jobs: int = 0) -> int:
+    """Train, score and report; return the signal that stopped it, or 0. A second call goes on where the first was.
+
+    `jobs` runs are trained side by side; 0: as many as the machine is good for.
+    """
+    untrained = [name for name in recipes if not any((out / name / "model").glob("*.safetensors"))]
+    side_by_side = len(untrained) > 1 and (jobs or find_machine(0).jobs) > 1
+    if side_by_side:
+        signal = _train_side_by_side({name: recipes[name] for name in untrained}, out, jobs)
+        if signal:
+            return signal
     for name, recipe in recipes.items():
+        if side_by_side and name in untrained:
+            continue
         outcome = train_run(recipe, out / name, title=name)
         if outcome.signal:
             return outcome.signal
@@ -56,3 +72,38 @@ def demo_recipes(out: Path, *, seed: int, overrides: Sequence[str] = ()) -> dict
     }
     pretrain = bso.model_copy(update={"name": _PRETRAIN, "stages": {first: stage}})
     return {"seq2seq": seq2seq, _PRETRAIN: pretrain, **later}
+
+
+def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> int:
+    """Train in processes of their own, which say here what they do; return the signal that stopped them, or 0."""
+    folders, steps = Folders(out), []
+    for name, recipe in recipes.items():
+        _write(folders.recipe(name), recipe_to_toml(recipe, purpose=f"{name} of the demo."))
+        first = Path(recipe.start).name if recipe.start else ""
+        needs = (first,) if first in recipes else ()
+        steps.append(Step(name, ("run", str(folders.recipe(name)), str(out / name)), needs=needs))
+    outcome = run_steps(steps, folders, find_machine(jobs), _following([folders.log(name) for name in recipes]))
+    if outcome.failed and not outcome.signal:
+        name, said = next(iter(outcome.failed.items()))
+        raise ArgbeamError(f"{name}: {said} ({folders.log(name)})")
+    return outcome.signal
+
+
+def _following(logs: Sequence[Path]) -> Callable[[Sequence[str], int], None]:
+    """Says what was written to the logs since it was asked last."""
+    read = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+
+    def follow(running: Sequence[str], waiting: int) -> None:
+        for log in logs:
+            text = log.read_bytes()[read[log] :] if log.exists() else b""
+            whole = text[: text.rfind(b"\n") + 1]
+            read[log] += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                note(f"{log.stem}: {line}")
+
+    return follow
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text.encode())
