@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/argbeam demo --out demo
 
 test: setup lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # What the index offers now must have the hashes of constraints.lock; pip-audit looks for known vulnerabilities.
 audit: setup
