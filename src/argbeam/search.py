@@ -124,7 +124,8 @@ def searching(
 
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
-        words_BRC = word_worths(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC)
+        gold_B = None if gold is None else gold.tokens_BT[:, t]
+        words_BRC = word_worths(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC, gold_B)
         if gold is not None and kernel_fits(rule, words_BRC, beam_size, kept):
             found, verdict, beam, rows_N, tokens_N = kernel_step(
                 rule,
@@ -148,8 +149,7 @@ def searching(
             continue
         allowed_BKC = of_beam(choices.allowed(), batch, beam_size)
         found = best_successors(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
-        if gold is not None:
-            gold_B = gold.tokens_BT[:, t]
+        if gold is not None and gold_B is not None:
             gold_word_B = worth_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
             gold_total_B1 = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, :, 0]
             verdict = _judge(

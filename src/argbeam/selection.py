@@ -13,19 +13,30 @@ _BLOCK, _BLOCKS = 64, 16
 
 
 def word_worths(
-    rule: ScoreRule, model: Model, output_BRH: Tensor, total_BK: Tensor, candidates_BC: Tensor | None
+    rule: ScoreRule,
+    model: Model,
+    output_BRH: Tensor,
+    total_BK: Tensor,
+    candidates_BC: Tensor | None,
+    gold_B: Tensor | None,
 ) -> Float[Tensor, "B R C"]:
-    """What each successor's newest word is worth. After a restart most rows of a beam are empty: on a CPU, where it
-    costs time and no shape is fixed, they are not scored."""
+    """What each successor's newest word is worth; with gold, its lane comes last.
+
+    After a restart most rows of a beam are empty, and of gold's lane only gold's word is asked for: on a CPU, where it
+    costs time and no shape is fixed, nothing else is scored.
+    """
     if candidates_BC is not None or not host_may_look(output_BRH):
         return rule.words(model, output_BRH, candidates_BC)
-    alive_BR = torch.ones_like(output_BRH[..., 0], dtype=torch.bool)
+    alive_BR = torch.zeros_like(output_BRH[..., 0], dtype=torch.bool)
     alive_BR[:, : total_BK.shape[1]] = total_BK > NEVER
     if bool(alive_BR.all()):
         return rule.words(model, output_BRH, None)
     words_XC = rule.words(model, output_BRH[alive_BR][:, None], None)[:, 0]
     words_BRC = words_XC.new_full((*alive_BR.shape, words_XC.shape[1]), NEVER)
     words_BRC[alive_BR] = words_XC
+    if gold_B is not None:
+        gold_word_B1 = rule.words(model, output_BRH[:, -1:], gold_B[:, None])[:, 0]
+        words_BRC[:, -1].scatter_(1, gold_B[:, None], gold_word_B1)
     return words_BRC
 
 
