@@ -162,9 +162,9 @@ def test_names_do_not_depend_on_the_tables_asked_for() -> None:
 
 
 def test_the_work_of_a_run_counts_a_search_three_times() -> None:
-    """20 sentences: 5 epochs of pre-training are 100, 7 of BSO are 420."""
+    """20 sentences: 5 epochs of pre-training are 100, 14 of BSO are 840."""
     _, pretrain, bso = planned(experiment("a", SEQ2SEQ, BSO)).runs
-    assert (pretrain.work, bso.work) == (100, 420)
+    assert (pretrain.work, bso.work) == (100, 840)
 
 
 def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
