@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from argbeam.config import load_recipe, recipe_to_toml
+from argbeam.config import load_recipe
 from argbeam.display import note
 from argbeam.errors import ArgbeamError
-from argbeam.records import write_atomic
+from argbeam.folders import is_trained
 from argbeam.report import read_runs, score_tables, write_report
-from argbeam.reproduce.campaign import find_machine
+from argbeam.reproduce.campaign import find_machine, write_recipe
 from argbeam.reproduce.runner import run_steps
 from argbeam.reproduce.steps import Folders, Step
 from argbeam.scoring import open_run, score_run
@@ -27,7 +27,7 @@ def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False,
 
     `jobs` runs are trained side by side; 0: as many as the machine is good for.
     """
-    untrained = [name for name in recipes if not any((out / name / "model").glob("*.safetensors"))]
+    untrained = [name for name in recipes if not is_trained(out / name)]
     side_by_side = len(untrained) > 1 and (jobs or find_machine(0).jobs) > 1
     if side_by_side:
         signal = _train_side_by_side({name: recipes[name] for name in untrained}, out, jobs)
@@ -78,7 +78,7 @@ def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> 
     """Train in processes of their own, which say here what they do; return the signal that stopped them, or 0."""
     folders, steps = Folders(out), []
     for name, recipe in recipes.items():
-        _write(folders.recipe(name), recipe_to_toml(recipe, purpose=f"{name} of the demo."))
+        write_recipe(folders.recipe(name), recipe, purpose=f"{name} of the demo.")
         first = Path(recipe.start).name if recipe.start else ""
         needs = (first,) if first in recipes else ()
         steps.append(Step(name, ("run", str(folders.recipe(name)), str(out / name)), needs=needs))
@@ -102,8 +102,3 @@ def _following(logs: Sequence[Path]) -> Callable[[Sequence[str], int], None]:
                 note(f"{log.stem}: {line}")
 
     return follow
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode())

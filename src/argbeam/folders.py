@@ -24,6 +24,11 @@ def check_out(folder: Path) -> None:
         )
 
 
+def is_trained(folder: Path) -> bool:
+    """Whether the finished model is there; whoever reads it verifies it."""
+    return any((folder / MODEL).glob("*.safetensors"))
+
+
 def refuse_links(folder: Path) -> None:
     """A run writes inside its folder only. The folder itself may be a link: that one was asked for."""
     for name in NAMES:

@@ -126,18 +126,18 @@ def searching(
         output_BRH = model.output(state).view(batch, lanes, -1)
         gold_B = None if gold is None else gold.tokens_BT[:, t]
         words_BRC = word_worths(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC, gold_B)
-        if gold is not None and kernel_fits(rule, words_BRC, beam_size, kept):
+        if gold is not None and gold_B is not None and kernel_fits(rule, words_BRC, beam_size, kept):
             found, verdict, beam, rows_N, tokens_N = kernel_step(
                 rule,
                 beam,
                 words_BRC,
                 choices,
-                gold,
+                gold.policy,
+                gold_B,
                 gold_total_B1,
                 active_TB[t],
                 best_wrong_TB[t],
                 stop,
-                t=t,
                 kept=kept,
             )
             gold_total_B1 = verdict.gold_rank_B[:, None]

@@ -5,7 +5,7 @@ from torch import Tensor
 from argbeam import kernels
 from argbeam.beams import Beam, Found, Verdict
 from argbeam.models.contract import Model, StepsFrom
-from argbeam.policies import Gold
+from argbeam.policies import Policy
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
 from argbeam.state import State
 from argbeam.successors import AdvancesFrom, Choices
@@ -25,13 +25,13 @@ def kernel_step(
     beam: Beam,
     words_BRC: Tensor,
     choices: Choices,
-    gold: Gold,
+    policy: Policy,
+    gold_B: Tensor,
     gold_total_B1: Tensor,
     active_B: Tensor,
     best_wrong_B: Tensor,
     stop: Stop | None,
     *,
-    t: int,
     kept: int,
 ) -> tuple[Found, Verdict, Beam, Tensor, Tensor]:
     """A training step in one kernel: what was found and judged, the next beam, its parents' rows and newest words."""
@@ -42,14 +42,14 @@ def kernel_step(
         choices.candidates_BC,
         beam.total_BK,
         beam.is_gold_BK,
-        gold.tokens_BT[:, t],
+        gold_B,
         gold_total_B1[:, 0],
         active_B,
         best_wrong_B,
         kept=kept,
-        margin=gold.policy.margin,
-        sums=not isinstance(rule, LastScore),
-        restarts=gold.policy.restarts,
+        margin=policy.margin,
+        sums=rule.adds_up,
+        restarts=policy.restarts,
         ended_gives_up_place=stop is not None and stop.ended_gives_up_place,
     )
     found = Found(out.parents_BJ, out.tokens_BJ, out.ranks_BJ)

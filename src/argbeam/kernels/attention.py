@@ -5,7 +5,7 @@ The rows of a sentence share its memory: a program of the attention kernels read
 
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from argbeam.kernels import power_of_two, products
 from argbeam.kernels.lstm import carried as carried_back
+from argbeam.kernels.lstm import tanh
+from argbeam.kernels.parts import Combined
 
 # What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
 _ROWS, _WORDS, _UNITS = 64, 256, 64
@@ -130,13 +132,6 @@ def _attention_backward(
         tl.store(query_out + n[:, None] * H + k[None, :], d_query, mask=inside)
 
 
-class Combined(NamedTuple):
-    """The output vector, before and after noise."""
-
-    plain_NH: Tensor
-    output_NH: Tensor
-
-
 def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
     """tanh([context, h] W'), with the sentence's noise on it."""
     count, hidden = h_NH.shape
@@ -174,7 +169,7 @@ def _combine(
         x = tl.load(h + n[:, None] * H + k[None, :], mask=inside, other=0.0)
         total = tl.dot(x, tl.load(at + H, mask=real, other=0.0), total, input_precision=PRECISION)
     here = row[:, None] & (m < H)[None, :]
-    value = 2.0 * tl.sigmoid(2.0 * total) - 1.0
+    value = tanh(total)
     tl.store(plain_out + n[:, None] * H + m[None, :], value, mask=here)
     if NOISE:
         value *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + m[None, :], mask=here, other=0.0)

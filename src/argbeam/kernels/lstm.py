@@ -5,7 +5,7 @@ from there the fed input and the state before. Rows may be read from other place
 moves hypotheses about, and a replay restarts a rival from gold.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -13,14 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from argbeam.kernels import products
-
-
-class CellOut(NamedTuple):
-    """h and c, and the four gates after their functions, side by side."""
-
-    h_NH: Tensor
-    c_NH: Tensor
-    gates_NG: Tensor
+from argbeam.kernels.parts import CellGrad, CellOut
 
 
 def cell(
@@ -110,12 +103,12 @@ def _cell(
             x, recurrent_w, recurrent_g, k, u, i_gate, f_gate, g_gate, o_gate, H, H, PRECISION
         )
     i_gate, f_gate, o_gate = tl.sigmoid(i_gate), tl.sigmoid(f_gate), tl.sigmoid(o_gate)
-    g_gate = _tanh(g_gate)
+    g_gate = tanh(g_gate)
     before = tl.load(c + came[:, None] * c_n + u[None, :], mask=here, other=0.0)
     after = f_gate * before + i_gate * g_gate
     at = n[:, None] * H + u[None, :]
     tl.store(c_out + at, after, mask=here)
-    tl.store(h_out + at, o_gate * _tanh(after), mask=here)
+    tl.store(h_out + at, o_gate * tanh(after), mask=here)
     at = n[:, None] * (4 * H) + u[None, :]
     tl.store(gates_out + at, i_gate, mask=here)
     tl.store(gates_out + at + H, f_gate, mask=here)
@@ -138,16 +131,9 @@ def _products(
 
 
 @triton.jit
-def _tanh(x):
+def tanh(x):
     # From the sigmoid, and exact at the ends: exp overflows on one side only, where the quotient is 0.
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
-
-
-class CellGrad(NamedTuple):
-    """What reaches c before the step, and what reaches the fed input and h before the step, side by side."""
-
-    c_NH: Tensor
-    before_NX: Tensor
 
 
 def cell_backward(
@@ -211,7 +197,7 @@ def _gates_backward(
     f_gate = tl.load(gate + H, mask=inside, other=0.0)
     g_gate = tl.load(gate + 2 * H, mask=inside, other=0.0)
     o_gate = tl.load(gate + 3 * H, mask=inside, other=0.0)
-    bent = _tanh(tl.load(c + at, mask=inside, other=0.0))
+    bent = tanh(tl.load(c + at, mask=inside, other=0.0))
     was = tl.load(before + came[:, None] * before_n + u[None, :], mask=inside, other=0.0)
     d_c += d_h * o_gate * (1.0 - bent * bent)
     gate = gates_out + n[:, None] * (4 * H) + u[None, :]

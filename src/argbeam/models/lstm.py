@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from argbeam import kernels
 from argbeam.data import Batch
+from argbeam.models import plain_steps
 from argbeam.models.output_layer import ListedWords, WideLinear, word_scores
 from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, lstm_layer, steps_for
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
@@ -328,7 +329,4 @@ def decoder_noise(
 
 def with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int) -> Tensor:
     """The same mask for every row of a sentence at this time step."""
-    if noise_BTH is None:
-        return x_NH
-    noise_B1H = noise_BTH[:, time, None]
-    return (x_NH.view(noise_B1H.shape[0], -1, x_NH.shape[1]) * noise_B1H).flatten(0, 1)
+    return plain_steps.with_noise(x_NH, None if noise_BTH is None else noise_BTH[:, time])

@@ -3,32 +3,10 @@
 They run wherever kernels do not, and are what the kernels are held against.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-
-class CellOut(NamedTuple):
-    """h and c, and the four gates after their functions, side by side."""
-
-    h_NH: Tensor
-    c_NH: Tensor
-    gates_NG: Tensor
-
-
-class CellGrad(NamedTuple):
-    """What reaches c before the step, and what reaches the fed input and h before the step, side by side."""
-
-    c_NH: Tensor
-    before_NX: Tensor
-
-
-class Combined(NamedTuple):
-    """The output vector, before and after noise."""
-
-    plain_NH: Tensor
-    output_NH: Tensor
+from argbeam.kernels.parts import CellGrad, CellOut, Combined
 
 
 def cell(

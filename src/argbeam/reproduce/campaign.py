@@ -19,6 +19,7 @@ from argbeam.reproduce.runner import Machine, only_process, run_steps
 from argbeam.reproduce.scores import read_scores
 from argbeam.reproduce.steps import Folders, Step, remaining_steps
 from argbeam.reproduce.watch import is_trained, watching
+from argbeam.settings import Recipe
 from argbeam.shipped import shipped_recipes
 from argbeam.tables import table
 from argbeam.tasks.iwslt import prepared
@@ -135,6 +136,12 @@ def find_machine(jobs: int) -> Machine:
     return Machine(chosen, devices, max(1, cores // chosen))
 
 
+def write_recipe(path: Path, recipe: Recipe, *, purpose: str) -> None:
+    """The recipe as a file that a step reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, recipe_to_toml(recipe, purpose=purpose).encode())
+
+
 def prepare_data(corpus: Corpus, folders: Folders) -> None:
     """Write a corpus's prepared files, once for all runs; the last one written says that all are there."""
     if not corpus.prepare:
@@ -224,12 +231,10 @@ def _check_recipes(plan: Plan, folders: Folders) -> None:
 def _write_plan(campaign: Campaign) -> None:
     folders = campaign.folders
     for run in campaign.plan.runs:
-        path = folders.recipe(run.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
         purpose = (
             f"{run.origin} as `argbeam reproduce` runs it." if run.scorings else f"The first stage of {run.origin}."
         )
-        write_atomic(path, recipe_to_toml(run.recipe, purpose=purpose).encode())
+        write_recipe(folders.recipe(run.name), run.recipe, purpose=purpose)
     before = json.loads(folders.plan.read_text(encoding="utf-8")) if folders.plan.exists() else None
     record = merged_record(before, plan_record(campaign.plan))
     write_atomic(folders.plan, (json.dumps(record, indent=1) + "\n").encode())

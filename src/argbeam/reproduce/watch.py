@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from argbeam import folders as run_folders
 from argbeam.display import duration, note
 from argbeam.records import read_records
 from argbeam.reproduce.plan import Plan, PlannedRun
@@ -15,8 +16,8 @@ _LOOK_EVERY, _LINE_EVERY = 2.0, 30.0
 
 
 def is_trained(run: str, folders: Folders) -> bool:
-    """Whether the finished model is there; whoever reads it verifies it."""
-    return any((folders.runs / run / "model").glob("*.safetensors"))
+    """Whether the finished model of a planned run is there."""
+    return run_folders.is_trained(folders.runs / run)
 
 
 def work_done(plan: Plan, folders: Folders) -> float:
