@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from argbeam import selection
+from argbeam import kernels, selection
 from argbeam.capture import CapturedStepper, EagerStepper, Stepper, Sums, TrainStep
 from argbeam.data import Batch, BatchPlan, Example, make_batch
 from argbeam.errors import ArgbeamError
@@ -576,3 +576,27 @@ def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
         stepper(SmallCudaMemory(CrossEntropy(), 2), batch, update)
     assert_same_step(whole, split)
     assert split.sums.read()["out_of_memory"] == 4.0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("hidden", [5, 64])
+@pytest.mark.parametrize("name", LOSSES)
+def test_kernels_give_the_plain_gradients_on_cuda(name: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole step by kernels against the same step by plain torch operations."""
+    device = torch.device("cuda")
+    asked = LstmModel(layers=2, hidden=hidden, embedding=hidden, dropout=0.3)
+    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    parameters = list(model.to(device).parameters())
+    batch = plan().batch([0, 1, 2, 3]).to(device)
+    noise = Noise(1, torch.tensor(3, device=device), batch.sentence_B)
+    found = []
+    for wanted in (True, False):
+        monkeypatch.setattr(kernels, "_WANTED", wanted)
+        out = fresh(name, device).at(2)(model, batch, noise)
+        found.append((out.total, torch.autograd.grad(out.total, parameters, materialize_grads=True)))
+    (by_kernels, its_gradients), (plain, plain_gradients) = found
+    torch.testing.assert_close(by_kernels, plain, rtol=1e-5, atol=1e-5)
+    for one, other in zip(its_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
