@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -472,10 +472,10 @@ def cuda_step(
     return TrainStep(model.to(device), optimizer_of(model, loss), 1, device, group=group)
 
 
-def assert_same_step(one: TrainStep, other: TrainStep) -> None:
+def assert_same_step(one: TrainStep, other: TrainStep, *, absolute: float = 1e-6) -> None:
     """To float32's rounding: CUDA may add in another order."""
     for a, b in zip(one.optimizer.parameters, other.optimizer.parameters, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=absolute)
     left, right = one.sums.read(), other.sums.read()
     assert left.keys() == right.keys()
     for key in left.keys() - {"out_of_memory"}:
@@ -574,7 +574,8 @@ def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
     for update in range(4):
         EagerStepper(whole)(CrossEntropy(), batch, update)
         stepper(SmallCudaMemory(CrossEntropy(), 2), batch, update)
-    assert_same_step(whole, split)
+    # Adagrad divides by the size of gradients, and with it what rounding did to small ones.
+    assert_same_step(whole, split, absolute=2e-5)
     assert split.sums.read()["out_of_memory"] == 4.0
 
 
@@ -591,10 +592,13 @@ def test_kernels_give_the_plain_gradients_on_cuda(name: str, hidden: int, monkey
     parameters = list(model.to(device).parameters())
     batch = plan().batch([0, 1, 2, 3]).to(device)
     noise = Noise(1, torch.tensor(3, device=device), batch.sentence_B)
+    loss = fresh(name, device)
+    if isinstance(loss, Mixer):
+        loss = replace(loss, baseline=Baseline(hidden).to(device))
     found = []
     for wanted in (True, False):
         monkeypatch.setattr(kernels, "_WANTED", wanted)
-        out = fresh(name, device).at(2)(model, batch, noise)
+        out = loss.at(2)(model, batch, noise)
         found.append((out.total, torch.autograd.grad(out.total, parameters, materialize_grads=True)))
     (by_kernels, its_gradients), (plain, plain_gradients) = found
     torch.testing.assert_close(by_kernels, plain, rtol=1e-5, atol=1e-5)

@@ -122,10 +122,21 @@ def test_only_what_is_not_done_is_left() -> None:
     assert steps[1].arguments[3:] == (dev,)
     everything = remaining_steps(plan, folders, trained=(), scored={})
     assert [(step.name, step.needs) for step in everything] == [
-        (seq2seq, ()),
         (pretrain, ()),
         (bso, (pretrain,)),
         (conbso, (pretrain,)),
+        (seq2seq, ()),
+    ]
+
+
+def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
+    """20 sentences, 5 epochs of pre-training: 100. BSO: 14 epochs, 840. With one epoch of BSO: 60. seq2seq: 19, 380."""
+    short = Row("short", "demo/bso", "short", ("stages.bso.epochs=1",))
+    plan = planned(experiment("a", short, SEQ2SEQ, BSO), seeds=2)
+    steps = remaining_steps(plan, Folders(Path("out")), trained=(), scored={})
+    runs = {run.name: run for run in plan.runs}
+    assert [(runs[step.name].recipe.seed, runs[step.name].work) for step in steps] == [
+        (seed, work) for seed in (1, 2) for work in (100, 840, 380, 60)
     ]
 
 

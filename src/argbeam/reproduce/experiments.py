@@ -47,6 +47,14 @@ def _train_beam(recipe: str, system: str, beam: int) -> Row:
 
 
 _BY_LENGTH = Row("seq2seq, by length", "translation/seq2seq", by_length=True)
+# BSO's recipes average their weights: the baseline with the same advantage.
+_AVERAGED = Row(
+    "seq2seq averaged, by length",
+    "translation/seq2seq",
+    "averaged",
+    ("stages.train.optimizer.average=0.999",),
+    by_length=True,
+)
 
 EXPERIMENTS = (
     Experiment(
@@ -101,9 +109,11 @@ EXPERIMENTS = (
             Row("MRT", "translation/mrt"),
             Row("seq2seq", "translation/seq2seq"),
             _BY_LENGTH,
+            _AVERAGED,
             Row("BSO, 0/1", "translation/bso_01"),
             Row("BSO, 1-SB", "translation/bso"),
             Row("BSO + cross-entropy", "translation/bso_mixed"),
+            _train_beam("translation/bso_01", "BSO, 0/1", 11),
         ),
         ("seq2seq", "seq2seq, by length"),
     ),

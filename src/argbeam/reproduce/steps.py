@@ -1,10 +1,10 @@
 """From a plan to the processes that are still needed: a pure function of the plan and of what is done."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from argbeam.reproduce.plan import Plan
+from argbeam.reproduce.plan import Plan, PlannedRun
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def remaining_steps(
     """The steps to do, dependencies first. `scored` has the keys of the scorings done, by run; `timing` is what the
     timing's process is given, empty where it is not wanted or done."""
     steps: list[Step] = []
-    for run in plan.runs:
+    for run in _longest_first(plan.runs):
         missing = [one.key for one in run.scorings if one.key not in scored.get(run.name, ())]
         if run.name not in trained or missing:
             needs = (run.start,) if run.start and run.start not in trained else ()
@@ -70,3 +70,16 @@ def remaining_steps(
     if timing:
         steps.append(Step("timing", ("time", *timing), alone=True))
     return steps
+
+
+def _longest_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Seed by seed, and in each the run first after which most is left to do: so no long one is left to run by itself.
+
+    A run that others start from has the longest of them to come, and so comes before them.
+    """
+    work = {run.name: run.work for run in runs}
+    left = dict(work)
+    for run in runs:
+        if run.start:
+            left[run.start] = max(left[run.start], work[run.start] + run.work)
+    return sorted(runs, key=lambda run: (run.recipe.seed, -left[run.name]))
