@@ -32,11 +32,19 @@ class Recorder(Protocol):
 
     def record(self, graph: Graph) -> AbstractContextManager[None]: ...
 
+    def forget(self) -> None:
+        """All that was recorded is gone."""
+
 
 class CudaRecorder:
     """CUDA graphs that share one pool of memory: they never run at the same time."""
 
     def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def forget(self) -> None:
+        # A pool whose graphs are all gone cannot be used again while a library holds on to some memory of it, as the
+        # one that multiplies matrices does to the workspace that it asked for in the first recording of all.
         self.pool = torch.cuda.graph_pool_handle()
 
     def graph(self) -> Graph:
@@ -89,6 +97,7 @@ class Graphs(Generic[Kept]):
     def clear(self) -> None:
         self.kept.clear()
         self.met.clear()
+        self.recorder.forget()
 
     @contextmanager
     def recording(self) -> Iterator[Graph]:
