@@ -56,10 +56,14 @@ class TapeRecorder:
     """Records tapes. A recorded operation has not been done, so that nobody may read its result before a replay."""
 
     tapes: list[Tape] = field(default_factory=list)
+    starts: int = 1
 
     def graph(self) -> Tape:
         self.tapes.append(Tape())
         return self.tapes[-1]
+
+    def start_over(self) -> None:
+        self.starts += 1
 
     @contextmanager
     def record(self, graph: Graph) -> Iterator[None]:

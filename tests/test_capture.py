@@ -1,5 +1,7 @@
 """Captured steps do what eager steps do, whatever records them."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -92,6 +94,9 @@ class StandInRecorder:
     def graph(self) -> StandInGraph:
         self.graphs.append(StandInGraph())
         return self.graphs[-1]
+
+    def start_over(self) -> None:
+        pass  # there is no pool of memory
 
     @contextmanager
     def record(self, graph: Graph) -> Iterator[None]:
@@ -491,9 +496,34 @@ def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | Ls
     losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
     eager, captured = (cuda_step(loss, kind=kind) for loss in losses)
     # Captured first, when no kernel has been loaded by eager steps.
-    train(CapturedStepper(captured, CudaRecorder()), losses[1], epochs=3, longest=18)
+    stepper = CapturedStepper(captured, CudaRecorder())
+    train(stepper, losses[1], epochs=3, longest=18)
     train(EagerStepper(eager), losses[0], epochs=3, longest=18)
     assert_same_step(eager, captured)
+    assert (stepper.refused, stepper.graphs.captures > 0) == (None, True)
+
+
+FIRST_RECORDINGS = """
+import torch
+from argbeam.graphs import CudaRecorder, Graphs
+
+graphs, matrix = Graphs(CudaRecorder()), torch.rand(64, 64, device="cuda")
+for _ in range(3):
+    with graphs.recording() as graph:
+        product = matrix @ matrix
+    graph.replay()
+    torch.testing.assert_close(product, matrix @ matrix)
+    del graph, product
+    graphs.clear()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_records_again_after_the_first_recordings_of_a_process_are_dropped() -> None:
+    """In the first one a workspace is allotted that outlives its graph: its pool of memory cannot be used again."""
+    done = subprocess.run([sys.executable, "-c", FIRST_RECORDINGS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @dataclass(frozen=True)

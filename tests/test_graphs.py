@@ -21,6 +21,16 @@ def test_the_shape_not_used_for_longest_is_dropped_first() -> None:
     assert graphs.figures()["captured_shapes"] == 3
 
 
+def test_nothing_of_what_was_dropped_is_built_upon() -> None:
+    """A pool of memory whose graphs are gone may still be held by others: what comes next has another."""
+    recorder = TapeRecorder()
+    graphs = Graphs[str](recorder)
+    graphs.keep("a", "A")
+    assert recorder.starts == 1
+    graphs.clear()
+    assert (recorder.starts, graphs.find("a"), graphs.meet("a")) == (2, None, False)
+
+
 def test_recordings_are_counted_and_timed() -> None:
     graphs = Graphs[str](TapeRecorder())
     x = torch.tensor([1.0])

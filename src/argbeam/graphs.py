@@ -32,7 +32,7 @@ class Recorder(Protocol):
 
     def record(self, graph: Graph) -> AbstractContextManager[None]: ...
 
-    def forget(self) -> None:
+    def start_over(self) -> None:
         """All that was recorded is gone."""
 
 
@@ -42,7 +42,7 @@ class CudaRecorder:
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
 
-    def forget(self) -> None:
+    def start_over(self) -> None:
         # A pool whose graphs are all gone cannot be used again while a library holds on to some memory of it, as the
         # one that multiplies matrices does to the workspace that it asked for in the first recording of all.
         self.pool = torch.cuda.graph_pool_handle()
@@ -97,7 +97,7 @@ class Graphs(Generic[Kept]):
     def clear(self) -> None:
         self.kept.clear()
         self.met.clear()
-        self.recorder.forget()
+        self.recorder.start_over()
 
     @contextmanager
     def recording(self) -> Iterator[Graph]:
