@@ -219,7 +219,7 @@ def test_a_recipe_is_printed_as_it_is(argbeam: Command) -> None:
 
 
 def test_settings_lists_every_key(argbeam: Command) -> None:
-    from argbeam.config import describe
+    from argbeam.settings.listing import describe
 
     lines = argbeam("settings").stdout.splitlines()[1:]
     assert [line.split()[0] for line in lines] == [setting.key for setting in describe()]

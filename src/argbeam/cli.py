@@ -311,7 +311,7 @@ def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print th
 @app.command()
 def settings() -> None:
     """List every setting: its key, what is accepted, its default and its meaning."""
-    from argbeam.config import describe
+    from argbeam.settings.listing import describe
     from argbeam.tables import table
 
     table(("key", "accepted", "default", "meaning"), describe())
