@@ -259,14 +259,14 @@ def test_decode_reads_compressed_files_and_drops_a_byte_order_mark(
 def test_decode_and_evaluate_say_why_searches_were_not_recorded(
     argbeam: Command, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from argbeam import run
+    from argbeam import devices
     from argbeam.captured_search import CapturedSearch
     from argbeam.graphs import Graphs
     from tape import TapeRecorder
 
     captured = CapturedSearch(Graphs(TapeRecorder()))
     captured.graphs.refuse(RuntimeError("a copy from the host\nand more"))
-    monkeypatch.setattr(run, "captured_search", lambda runtime, device: captured)
+    monkeypatch.setattr(devices, "captured_search", lambda runtime, device: captured)
     said = "argbeam: searches cannot be recorded as CUDA graphs and ran one operation at a time: RuntimeError: a copy"
     for arguments in (("decode", runs["ordering"]), ("evaluate", runs["ordering"], "--beam", "1")):
         done = argbeam(*arguments, stdin=b"b a\n")

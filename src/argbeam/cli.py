@@ -261,8 +261,8 @@ def bench(
 
     from argbeam.bench import Shape
     from argbeam.bench import bench as rows_of
+    from argbeam.devices import choose_device
     from argbeam.parallel import joined
-    from argbeam.run import choose_device
     from argbeam.scoring import parse_beams
     from argbeam.tables import table
 

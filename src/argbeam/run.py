@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from argbeam import checkpoint, folders
+from argbeam import checkpoint, devices, folders
 from argbeam.captured_search import CapturedSearch
 from argbeam.config import difference, parse_recipe, read_recipe_json, recipe_from_json, recipe_to_json
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
-from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, evaluate, length_fault
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError
+from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, decode_rules, evaluate, length_fault
 from argbeam.length_power import choose, fingerprint, keep_power, kept_power
 from argbeam.losses import make_loss
 from argbeam.models import Network, make_model
-from argbeam.parallel import ALONE, Group, take_cuda_device
+from argbeam.parallel import ALONE, Group
 from argbeam.readers.vectors import read_vectors
 from argbeam.records import append_record, read_records, truncate_records, write_atomic
 from argbeam.rules import SCORE_RULES, STOPS, LogprobSum, ScoreRule, Stop
@@ -38,18 +38,8 @@ from argbeam.store import StoredExamples
 from argbeam.tasks import TASKS, Task
 from argbeam.tasks.contract import Item, Read
 from argbeam.tasks.sources import named_files
-from argbeam.trainer import (
-    Event,
-    Notice,
-    Position,
-    Progress,
-    Record,
-    Saved,
-    Trainer,
-    captured_search,
-    decode_rules,
-    load_tensors,
-)
+from argbeam.trainer import Event, Notice, Position, Progress, Record, Saved, Trainer
+from argbeam.trainer.tensors import load_tensors
 from argbeam.training_data import TrainingData, build_store, open_store, read_examples, stored_examples
 from argbeam.version import __version__
 
@@ -193,11 +183,11 @@ def _open(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
         rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
     task = _task(recipe, found)
-    chosen = choose_device(device or recipe.runtime.device)
+    chosen = devices.choose_device(device or recipe.runtime.device)
     model = build_model(recipe, task).to(chosen)
     with _reading(found.path):
         load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured_search(recipe.runtime, chosen))
+    return Run(recipe, task, model, rule, stop, chosen, path, captured=devices.captured_search(recipe.runtime, chosen))
 
 
 def train(
@@ -221,7 +211,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any, group: Group) -> Itera
     _check_files(recipe)
     if recipe.runtime.threads:
         torch.set_num_threads(recipe.runtime.threads)
-    device = choose_device(recipe.runtime.device)
+    device = devices.choose_device(recipe.runtime.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if recipe.runtime.tf32 else "highest")
     found = _newest(folder / "checkpoints", group)
@@ -329,19 +319,6 @@ def start_vectors(recipe: Recipe, task: Task, model: Network) -> Notice | None:
     )
     model.set_embeddings(source=source, target=target)
     return Notice(f"{path}: vectors for {vectors.found} of {vectors.asked} words")
-
-
-def choose_device(name: str) -> torch.device:
-    """The device asked for; `auto` is CUDA where there is one. Nothing else is taken instead."""
-    if name not in ("cpu", "cuda", "auto"):
-        raise DeviceError(f"device {name}: accepted: cpu, cuda, auto")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        take_cuda_device()
-    return torch.device(name)
 
 
 def _newest(folder: Path, group: Group) -> checkpoint.Found:

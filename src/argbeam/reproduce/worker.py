@@ -56,8 +56,8 @@ def _time(arguments: Sequence[str]) -> int:
     import torch
 
     from argbeam.bench import Shape, bench
+    from argbeam.devices import choose_device
     from argbeam.records import write_atomic
-    from argbeam.run import choose_device
 
     path, device, rounds, *sizes = arguments
     chosen = choose_device(device)
