@@ -1,4 +1,4 @@
-"""The device that a recipe asks for, and whether work on it is recorded as CUDA graphs."""
+"""The device that a recipe asks for, its precision, and whether work on it is recorded as CUDA graphs."""
 
 import torch
 
@@ -20,6 +20,12 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda":
         take_cuda_device()
     return torch.device(name)
+
+
+def set_precision(device: torch.device, *, tf32: bool) -> None:
+    """Whether float32 products may use TF32 on CUDA; a CPU has none."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def make_recorder(runtime: Runtime, device: torch.device) -> Recorder | None:

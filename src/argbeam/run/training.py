@@ -53,8 +53,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any, group: Group) -> Itera
     if recipe.runtime.threads:
         torch.set_num_threads(recipe.runtime.threads)
     device = devices.choose_device(recipe.runtime.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if recipe.runtime.tf32 else "highest")
+    devices.set_precision(device, tf32=recipe.runtime.tf32)
     found = newest(folder / folders.CHECKPOINTS, group)
     for line in found.rejected:
         yield Notice(f"{line}; left alone, the checkpoint before it is used")
