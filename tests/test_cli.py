@@ -484,6 +484,19 @@ def test_report_of_a_reproduction_is_its_page(argbeam: Command, tmp_path: Path) 
     assert done.stdout.split() == [str(tmp_path / "page" / f"reproduction.{end}") for end in ("html", "md")]
 
 
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_a_damaged_plan_of_a_reproduction_is_one_line(argbeam: Command, tmp_path: Path, verb: str) -> None:
+    """A report would show it; a second call would add its tables to it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "plan.json").write_bytes(b'{"tables": [], "runs": [], "le')
+    again = ("costs", "--data", "generated", "--out", out) if verb == "reproduce" else (out, "--out", tmp_path / "page")
+    done = argbeam(verb, *again)
+    assert (done.returncode, done.stdout) == (2, "")
+    *_, said = done.stderr.splitlines()
+    assert said.startswith(f"argbeam: error: {out / 'plan.json'}: damaged: ") and "Traceback" not in done.stderr
+
+
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
