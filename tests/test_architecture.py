@@ -43,6 +43,7 @@ ORDER = [
     "search",
     "graphs",
     "captured_search",
+    "devices",
     "losses",
     "evaluate",
     "length_power",

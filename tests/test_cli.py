@@ -147,8 +147,9 @@ def test_the_command_line_is_what_it_was() -> None:
 @pytest.mark.parametrize("verb", ["--help", "recipes", "settings"])
 def test_verbs_that_only_print_import_no_torch(verb: str) -> None:
     code = f"import sys; sys.argv = ['argbeam', '{verb}']\nfrom argbeam import cli\n"
-    code += "try: cli.main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    code += "try: cli.main()\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_the_package_runs_as_a_module() -> None:
@@ -219,7 +220,7 @@ def test_a_recipe_is_printed_as_it_is(argbeam: Command) -> None:
 
 
 def test_settings_lists_every_key(argbeam: Command) -> None:
-    from argbeam.config import describe
+    from argbeam.settings.listing import describe
 
     lines = argbeam("settings").stdout.splitlines()[1:]
     assert [line.split()[0] for line in lines] == [setting.key for setting in describe()]
@@ -259,14 +260,14 @@ def test_decode_reads_compressed_files_and_drops_a_byte_order_mark(
 def test_decode_and_evaluate_say_why_searches_were_not_recorded(
     argbeam: Command, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from argbeam import run
+    from argbeam import devices
     from argbeam.captured_search import CapturedSearch
     from argbeam.graphs import Graphs
     from tape import TapeRecorder
 
     captured = CapturedSearch(Graphs(TapeRecorder()))
     captured.graphs.refuse(RuntimeError("a copy from the host\nand more"))
-    monkeypatch.setattr(run, "captured_search", lambda runtime, device: captured)
+    monkeypatch.setattr(devices, "captured_search", lambda runtime, device: captured)
     said = "argbeam: searches cannot be recorded as CUDA graphs and ran one operation at a time: RuntimeError: a copy"
     for arguments in (("decode", runs["ordering"]), ("evaluate", runs["ordering"], "--beam", "1")):
         done = argbeam(*arguments, stdin=b"b a\n")
@@ -482,6 +483,19 @@ def test_report_of_a_reproduction_is_its_page(argbeam: Command, tmp_path: Path) 
     done = argbeam("report", tmp_path, "--out", tmp_path / "page")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(tmp_path / "page" / f"reproduction.{end}") for end in ("html", "md")]
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_a_damaged_plan_of_a_reproduction_is_one_line(argbeam: Command, tmp_path: Path, verb: str) -> None:
+    """A report would show it; a second call would add its tables to it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "plan.json").write_bytes(b'{"tables": [], "runs": [], "le')
+    again = ("costs", "--data", "generated", "--out", out) if verb == "reproduce" else (out, "--out", tmp_path / "page")
+    done = argbeam(verb, *again)
+    assert (done.returncode, done.stdout) == (2, "")
+    *_, said = done.stderr.splitlines()
+    assert said.startswith(f"argbeam: error: {out / 'plan.json'}: damaged: ") and "Traceback" not in done.stderr
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:

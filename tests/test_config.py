@@ -10,16 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from argbeam.config import (
-    describe,
-    difference,
-    load_recipe,
-    parse_recipe,
-    recipe_from_json,
-    recipe_to_json,
-)
+from argbeam.config import difference, load_recipe, parse_recipe, recipe_from_json, recipe_to_json
 from argbeam.errors import ConfigError
 from argbeam.settings import BsoLoss, ConvModel, GeneratedData, LstmLmModel, LstmModel, Recipe
+from argbeam.settings.listing import describe
 
 TEXT = """
 name = "ConBSO"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from argbeam.config import describe
+from argbeam.settings.listing import describe
 from argbeam.shipped import shipped_recipes
 
 ROOT = Path(__file__).parent.parent

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from argbeam.errors import ArgbeamError
-from argbeam.folders import NAMES, check_out, folder_of
+from argbeam.folders import NAMES, check_out, folder_of, is_trained
 from argbeam.run import train
 from argbeam.scoring import open_run, score_run
 from argbeam.settings import Recipe
@@ -33,6 +33,7 @@ def test_what_a_kill_leaves_before_the_recipe_is_written_can_be_trained_into(rec
         (tmp_path / name).touch()
     (tmp_path / "tensorboard").mkdir()
     finish(recipe, tmp_path)
+    assert is_trained(tmp_path)
     (tmp_path / "notes.txt").touch()
     check_out(tmp_path)  # a run may hold notes of its user's
 

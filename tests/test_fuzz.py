@@ -316,7 +316,7 @@ def _forge(tensors: dict[str, torch.Tensor], meta: dict[str, Any], draw: Random)
 
 
 def test_damaged_records_are_reported_or_refused(run: Path, tmp_path: Path) -> None:
-    files = ("recipe.json", "records.jsonl", "evaluations.jsonl")
+    files, reported = ("recipe.json", "records.jsonl", "evaluations.jsonl"), 0
     for number, draw in cases("records"):
         name = draw.choice(files)
         for other in files:
@@ -326,6 +326,8 @@ def test_damaged_records_are_reported_or_refused(run: Path, tmp_path: Path) -> N
             read_runs([tmp_path])
             if number % 10 == 0:  # pictures take their time
                 write_report([tmp_path], tmp_path / "report")
+            reported += 1
+    some_of_each(reported, "records")
 
 
 @pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])

@@ -1,6 +1,5 @@
 """Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
 
-import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +26,7 @@ from argbeam.successors import Permutation, Unconstrained
 from argbeam.vocabulary import BOS, EOS
 
 
-def close(found: Tensor, expected: Tensor) -> None:
+def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -88,12 +87,12 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         for found, expected in zip(
             kernel_steps.cell(**given, **fed, **moves), plain_steps.cell(**given, **fed, **moves), strict=True
         ):
-            close(found, expected)
+            assert_close(found, expected)
     tokens_N, table_VE = torch.randint(0, 9, (rows,), generator=generator), draw(9, 11)
     embedding_GE = draw(4 * hidden, 11)
     with_words = plain_steps.cell(**(given | {"base_NG": given["base_NG"] + table_VE[tokens_N] @ embedding_GE.T}))
     by_kernel = kernel_steps.cell(**given, tokens_N=tokens_N, table_VE=table_VE, embedding_GE=embedding_GE)
-    close(by_kernel.h_NH, with_words.h_NH)
+    assert_close(by_kernel.h_NH, with_words.h_NH)
 
     back: dict[str, Any] = {
         "grad_h_NH": draw(rows, 2 * hidden)[:, hidden:],
@@ -111,9 +110,9 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
     gates = [torch.empty(rows, 4 * hidden) for _ in range(2)]
     found_grad = kernel_steps.cell_backward(**back, gates_out_NG=gates[0])
     expected_grad = plain_steps.cell_backward(**back, gates_out_NG=gates[1])
-    close(gates[0], gates[1])
-    close(found_grad.c_NH, expected_grad.c_NH)
-    close(found_grad.before_NX, expected_grad.before_NX)
+    assert_close(gates[0], gates[1])
+    assert_close(found_grad.c_NH, expected_grad.c_NH)
+    assert_close(found_grad.before_NX, expected_grad.before_NX)
 
     query_NH, keys_BSH, memory_BSH = draw(rows, hidden), draw(sentences, words, hidden), draw(sentences, words, hidden)
     length_B = torch.randint(1, words + 1, (sentences,), generator=generator)
@@ -122,26 +121,26 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
     for found, expected in zip(
         kernel_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS), (context_NH, weight_NS), strict=True
     ):
-        close(found, expected)
+        assert_close(found, expected)
     match = [torch.empty(rows, words) for _ in range(2)]
     grad_NX = draw(rows, 2 * hidden)
-    close(
+    assert_close(
         kernel_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[0]),
         plain_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[1]),
     )
-    close(match[0], match[1])
+    assert_close(match[0], match[1])
 
     combine_HX = draw(hidden, 2 * hidden)
     plain = plain_steps.combine(context_NH, query_NH, combine_HX, mask_BH)
     for found, expected in zip(kernel_steps.combine(context_NH, query_NH, combine_HX, mask_BH), plain, strict=True):
-        close(found, expected)
+        assert_close(found, expected)
     total = [torch.empty(rows, hidden) for _ in range(2)]
     arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
-    close(
+    assert_close(
         kernel_steps.combine_backward(*arguments, total[0]),
         plain_steps.combine_backward(*arguments, total[1]),
     )
-    close(total[0], total[1])
+    assert_close(total[0], total[1])
 
 
 # Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.
@@ -152,23 +151,13 @@ SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("rule", [LastScore(), ScoreSum()], ids=["last_score", "score_sum"])
 @pytest.mark.parametrize("stop", [None, StopTop(), StopBest()], ids=["fixed", "top", "best"])
-def test_a_step_of_the_search(beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None) -> None:
-    """The same successors, verdict and next beam as the plain step; what is in empty places does not matter."""
-    for seed, first in itertools.product(range(2), [False, True]):
-        _same_step(beam_size, columns, listed, rule, stop, seed=seed, first=first, restarts=first or seed == 0)
-
-
-def _same_step(
-    beam_size: int,
-    columns: int,
-    listed: bool,
-    rule: ScoreRule,
-    stop: Stop | None,
-    *,
-    seed: int,
-    first: bool,
-    restarts: bool,
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_step_of_the_search(
+    beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None, seed: int, first: bool
 ) -> None:
+    """The same successors, verdict and next beam as the plain step; what is in empty places does not matter."""
+    restarts = first or seed == 0
     generator = torch.Generator().manual_seed(seed)
     batch, lanes, kept = 3, beam_size + 1, max(beam_size, 2)
 
@@ -226,10 +215,10 @@ def _same_step(
         ended_gives_up_place=top,
     )
     there_BJ = found.ranks_BJ > NEVER
-    close(out.ranks_BJ, found.ranks_BJ)
-    close(out.gold_rank_B, gold_rank_B)
-    close(out.rival_rank_B, verdict.rival_rank_B)
-    close(out.next_total_BK, after.total_BK)
+    assert_close(out.ranks_BJ, found.ranks_BJ)
+    assert_close(out.gold_rank_B, gold_rank_B)
+    assert_close(out.rival_rank_B, verdict.rival_rank_B)
+    assert_close(out.next_total_BK, after.total_BK)
     assert torch.equal(out.tokens_BJ[there_BJ], found.tokens_BJ[there_BJ])
     assert torch.equal(out.parents_BJ[there_BJ], found.parents_BJ[there_BJ])
     assert torch.equal(out.is_gold_BJ & there_BJ, verdict.is_gold_BJ & there_BJ)
@@ -300,7 +289,7 @@ def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(used) == 6
     for name in ("parameters", "sums", "averages"):
         for found, expected in zip(getattr(by_kernel, name), getattr(plain, name), strict=True):
-            close(found, expected)
+            assert_close(found, expected)
 
 
 def test_a_parameter_in_another_layout_is_updated_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +298,7 @@ def test_a_parameter_in_another_layout_is_updated_the_plain_way(monkeypatch: pyt
     gradient = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     parameter = torch.nn.Parameter(torch.zeros(4, 3).T)
     Adagrad({"all": [parameter]}, rates={"all": 0.1}, max_norm=5.0).step([gradient])
-    close(parameter.detach(), -0.1 * gradient.sign())
+    assert_close(parameter.detach(), -0.1 * gradient.sign())
 
 
 # Rows and words of a sentence, and the shared memory that the attention kernels take when they are compiled for them.
@@ -328,7 +317,7 @@ def test_attention_kernels_are_not_asked_for_more_memory_than_a_device_has(
     monkeypatch.setattr(attention, "attention", lambda *_: pytest.fail("it does not fit"))
     query_NH, keys_BSH = torch.randn(64, 8), torch.randn(1, 256, 8)
     context_NH, _ = kernel_steps.attention(query_NH, keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
-    close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
+    assert_close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
@@ -347,10 +336,10 @@ def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, mo
     with torch.no_grad():
         plain_BTV = score(model, model.encode(batch, None), batch.target_BT)
         monkeypatch.setattr(kernels, "usable", lambda *_: True)
-        close(score(model, model.encode(batch, None), batch.target_BT), plain_BTV)
+        assert_close(score(model, model.encode(batch, None), batch.target_BT), plain_BTV)
         state = model.step(model.encode(batch, None), torch.full((2,), BOS))
         after_first = model.step(state, batch.target_BT[:, 0])
-        close(model.scores(model.output(after_first)[:, None])[:, 0], plain_BTV[:, 1])
+        assert_close(model.scores(model.output(after_first)[:, None])[:, 0], plain_BTV[:, 1])
 
 
 VOCABULARY = 40
@@ -389,9 +378,9 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
         )
     found, gradients, _ = _gradients(LOSSES[name], model, batch)
     assert {"cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"} <= used
-    close(found, plain)
+    assert_close(found, plain)
     for gradient, expected in zip(gradients, plain_gradients, strict=True):
-        close(gradient, expected)
+        assert_close(gradient, expected)
 
 
 def _gradients(loss: StepLoss, model: LstmSeq2Seq, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...], float]:

@@ -12,13 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam import run as run_module
 from argbeam.errors import ArgbeamError
 from argbeam.evaluate import Decoder
 from argbeam.length_power import POWERS, Choice, choose, fingerprint, keep_power, kept_power
 from argbeam.records import read_records
 from argbeam.rules import LogprobSum, StopBest
-from argbeam.run import load
+from argbeam.run import load, trained
 from argbeam.scoring import open_run, score_run, signature_line
 from argbeam.successors import Unconstrained
 from argbeam.tasks import Translation
@@ -107,7 +106,7 @@ def test_the_power_is_chosen_on_dev_once_and_no_other_split_is_opened(
     (record,) = read_records(folder / "length_power.jsonl").records
     assert (record["power"], record["scores"], record["powers"]) == (chosen, expected, list(POWERS))
     # Again, and as a file: nothing is decoded any more.
-    monkeypatch.setattr(run_module, "choose", None)
+    monkeypatch.setattr(trained, "choose", None)
     (checkpoint,) = (folder / "model").iterdir()
     assert load(folder, device="cpu", overrides=[DEV]).rule == load(checkpoint, device="cpu", overrides=[DEV]).rule
     assert load(checkpoint, device="cpu", overrides=[DEV]).rule == LogprobSum(chosen)
@@ -124,7 +123,7 @@ def test_what_was_chosen_holds_for_one_model_and_one_search(
         asked.append(beam)
         return Choice(0.4, (0.0,) * len(POWERS))
 
-    monkeypatch.setattr(run_module, "choose", chosen)
+    monkeypatch.setattr(trained, "choose", chosen)
     for overrides in ([], ["decode.beam=2"], ["decode.length_extra=3"], ["decode.stop=top"], ["decode.beam=2"]):
         run = load(folder, device="cpu", overrides=[DEV, *overrides])
         assert run.rule == LogprobSum(0.4)
@@ -158,7 +157,7 @@ def test_scores_say_which_power_they_stand_on_and_outputs_are_those_of_that_powe
 def test_where_all_outputs_have_one_length_nothing_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
     finish(small_recipe(DEV, data=short_text(tmp_path), stages={"train": stage}), tmp_path / "run")
-    monkeypatch.setattr(run_module, "choose", None)
+    monkeypatch.setattr(trained, "choose", None)
     assert load(tmp_path / "run", device="cpu").rule == LogprobSum(0.0)
     assert not (tmp_path / "run" / "length_power.jsonl").exists()
 
@@ -170,7 +169,7 @@ def test_a_recipe_may_ask_for_it_and_trains_by_plain_sums(tmp_path: Path, monkey
     asking, plain = (
         small_recipe(*overrides, task="translation", data=data, stages={"train": stage}) for overrides in ([DEV], [])
     )
-    monkeypatch.setattr(run_module, "choose", None)
+    monkeypatch.setattr(trained, "choose", None)
     finish(asking, tmp_path / "asking")
     finish(plain, tmp_path / "plain")
     finish(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from argbeam.data import Batch, Example, make_batch
 from argbeam.losses.bso import Bso, Normalise
@@ -11,9 +12,10 @@ from argbeam.losses.mixed import Mixed
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled
 from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models.output_layer import ListedWords
 from argbeam.rules import LastScore, StopTop
 from argbeam.state import Noise, State
-from argbeam.successors import Unconstrained
+from argbeam.successors import Permutation, Unconstrained
 from argbeam.vocabulary import EOS
 from loss_oracles import gradients
 
@@ -28,13 +30,28 @@ SEQUENCE_LOSSES: dict[str, Loss] = {
 
 
 class Counting(LstmSeq2Seq):
-    """The model, counting how often it reads its source."""
+    """The model, counting how often it reads its source, makes a list of words ready and scores a list that is not."""
 
-    encodings = 0
+    encodings = listings = unlisted = 0
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         self.encodings += 1
         return super().encode(batch, noise)
+
+    def listed(self, candidates_GC: Tensor) -> ListedWords:
+        self.listings += 1
+        return super().listed(candidates_GC)
+
+    def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        self.unlisted += candidates_GC is not None and not torch.is_grad_enabled()
+        return super().scores(output_GRH, candidates_GC)
+
+
+class FourMethods:
+    """The model, without any method that only saves time."""
+
+    def __init__(self, model: Counting) -> None:
+        self.encode, self.step, self.output, self.scores = model.encode, model.step, model.output, model.scores
 
 
 def network() -> Counting:
@@ -71,6 +88,24 @@ def test_a_mixture_is_the_weighted_sum_of_both_over_the_sequence_losses_count(na
     assert mixture.beam == sequence.at(0).beam
     assert out.sums["sequence_loss"] == first.total
     torch.testing.assert_close(out.sums["cross_entropy"], second.total.detach())
+
+
+def test_a_mixtures_search_under_a_constraint_makes_its_words_ready_once_and_finds_the_same() -> None:
+    """Five steps score the words of the source: from one list where the model has such lists, else each by itself."""
+    examples = [Example((4, 5, 6, 7, 8), (8, 4, 6, 5, 7), 3), Example((7, 4, 7), (7, 7, 4), 8)]
+    batch = make_batch(examples)
+    conbso = Bso(Permutation(), train_beam=3, open_length=False).at(0)
+    mixture = Mixed(Bso(Permutation(), train_beam=3, open_length=False), 0.3).at(0)
+    model = network()
+    parts = 0.7 * conbso(model, batch, None).total + 0.3 * CrossEntropy()(model, batch, None).total
+    model.listings = model.unlisted = 0
+    out = mixture(model, batch, None)
+    assert (model.listings, model.unlisted) == (1, 0)
+    plain = mixture(FourMethods(model), batch, None)
+    assert (model.listings, model.unlisted) == (1, 5)
+    assert out.sums["violations"] == plain.sums["violations"] > 0
+    torch.testing.assert_close(out.total, parts, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(plain.total, parts, rtol=1e-11, atol=1e-12)
 
 
 def test_a_mixture_is_searched_and_scheduled_as_its_sequence_loss() -> None:

@@ -20,15 +20,14 @@ def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
-def assert_same_gradients(a: Tensor, b: Tensor, leaves: list[Tensor]) -> None:
+def gradient_difference(a: Tensor, b: Tensor, leaves: list[Tensor]) -> float:
+    """The largest difference between the gradients of two losses, at any entry of any leaf."""
     found = torch.autograd.grad(a, leaves, materialize_grads=True, retain_graph=True)
     expected = torch.autograd.grad(b, leaves, materialize_grads=True)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     # The tape is filled and emptied again by a second pass through the same graph.
     again = torch.autograd.grad(a, leaves, materialize_grads=True)
-    for one, other in zip(again, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    pairs = [*zip(found, expected, strict=True), *zip(again, expected, strict=True)]
+    return torch.stack([(one - other).abs().max() for one, other in pairs]).max().item()
 
 
 @given(rows=sizes, width=sizes, times=steps, bias=st.booleans(), seed=seeds)
@@ -47,7 +46,7 @@ def test_a_step_linear_is_the_linear_layer_at_every_step(
     for _ in range(times):
         ours, theirs = torch.tanh(layer(ours)), torch.tanh(linear(theirs))
     assert torch.equal(ours, theirs)
-    assert_same_gradients(ours.square().sum(), theirs.square().sum(), [x_NI, *linear.parameters()])
+    assert gradient_difference(ours.square().sum(), theirs.square().sum(), [x_NI, *linear.parameters()]) <= 1e-12
     assert layer.tape == []
 
 
@@ -67,7 +66,10 @@ def test_a_step_embedding_is_the_embedding_at_every_step(
     ours = torch.stack([layer(tokens_N) for tokens_N in tokens_TN])
     theirs = torch.stack([embedding(tokens_N) for tokens_N in tokens_TN])
     assert torch.equal(ours, theirs)
-    assert_same_gradients((ours * weight_TNE).sum(), (theirs * weight_TNE).sum(), [embedding.weight, weight_TNE])
+    assert (
+        gradient_difference((ours * weight_TNE).sum(), (theirs * weight_TNE).sum(), [embedding.weight, weight_TNE])
+        <= 1e-12
+    )
     assert layer.tape == []
 
 
@@ -101,7 +103,7 @@ def test_a_step_attention_is_softmax_attention_at_every_step(
         theirs = plain_attention(theirs, keys_BSH, memory_BSH, padding_B1S)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
     leaves = [query_BRH, keys_BSH, memory_BSH]
-    assert_same_gradients(ours.square().sum(), theirs.square().sum(), leaves)
+    assert gradient_difference(ours.square().sum(), theirs.square().sum(), leaves) <= 1e-12
     assert layer.tape == []
 
 
@@ -112,7 +114,7 @@ def test_steps_of_different_sizes_share_a_tape() -> None:
     layer = StepLinear.of(linear)
     ours = layer(one).sum() + layer(two).square().sum()
     theirs = linear(one).sum() + linear(two).square().sum()
-    assert_same_gradients(ours, theirs, [one, two, *linear.parameters()])
+    assert gradient_difference(ours, theirs, [one, two, *linear.parameters()]) <= 1e-12
 
 
 def test_steps_that_the_loss_does_not_reach_count_for_nothing() -> None:
@@ -120,7 +122,7 @@ def test_steps_that_the_loss_does_not_reach_count_for_nothing() -> None:
     one, two = drawn(1, (2, 3), (4, 3))
     layer = StepLinear.of(linear)
     reached, _ = layer(one), layer(two)
-    assert_same_gradients(reached.square().sum(), linear(one).square().sum(), list(linear.parameters()))
+    assert gradient_difference(reached.square().sum(), linear(one).square().sum(), list(linear.parameters())) <= 1e-12
 
 
 def test_a_layer_that_is_not_used_has_no_gradient() -> None:

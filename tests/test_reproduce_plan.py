@@ -9,7 +9,8 @@ from argbeam.errors import ConfigError
 from argbeam.reproduce.corpora import Corpus, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, Row
 from argbeam.reproduce.paper import PAPER
-from argbeam.reproduce.plan import Plan, Scoring, make_plan, merged_record, plan_record
+from argbeam.reproduce.plan import Plan, Scoring, make_plan
+from argbeam.reproduce.plan_file import merged_record, plan_record, read_plan, write_plan
 from argbeam.reproduce.steps import Folders, remaining_steps
 from argbeam.shipped import shipped_recipes
 
@@ -185,14 +186,13 @@ def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
         assert load_recipe(path) == run.recipe
 
 
-def test_a_second_call_keeps_the_tables_of_the_first() -> None:
+def test_a_second_call_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
     first, second = planned(experiment("a", SEQ2SEQ), experiment("b", BSO)), planned(experiment("b", CONBSO))
     record = merged_record(plan_record(first), plan_record(second))
-    assert [(table["name"], table["rows"][0]["label"]) for table in record["tables"]] == [
-        ("a", "seq2seq"),
-        ("b", "ConBSO"),
-    ]
-    assert len({run["name"] for run in record["runs"]}) == len(record["runs"]) == 4
+    assert [(table.name, table.rows[0].label) for table in record.tables] == [("a", "seq2seq"), ("b", "ConBSO")]
+    assert len({run.name for run in record.runs}) == len(record.runs) == 4
+    write_plan(tmp_path / "plan.json", record)
+    assert read_plan(tmp_path / "plan.json") == record
 
 
 def test_every_row_of_the_paper_is_a_row_of_ours() -> None:

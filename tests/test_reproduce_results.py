@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from argbeam.reproduce.page import gain_tables, runs_table, score_table, speed_t
 from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
 from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.results import Significance, gain, judged_gain, read_results, summary
+from mutations import damaged
 
 METRIC = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 TEST, DEV = Scoring("test").key, Scoring("dev").key
@@ -190,7 +192,8 @@ def test_metrics_are_not_mixed_in_a_table(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_run(out, "a", {1: {"bleu": 1.0}})
     write_run(out, "b", {1: {"bleu": 1.0}}, metric="tok:13a")
-    write_plan(out, [table("costs", {"seq2seq": ["a"], "BSO": ["b"]})], [])
+    runs = [{"name": name, "origin": "x/y", "start": ""} for name in ("a", "b")]
+    write_plan(out, [table("costs", {"seq2seq": ["a"], "BSO": ["b"]})], runs)
     with pytest.raises(ArgbeamError) as error:
         read_results(out)
     assert str(error.value) == (
@@ -246,3 +249,56 @@ def test_a_folder_without_a_plan_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         write_page(tmp_path, tmp_path)
     assert str(error.value) == f"{tmp_path}: no reproduction: plan.json is missing; `argbeam reproduce` makes one"
+
+
+RUN = {"name": "a", "origin": "x/y", "start": ""}
+BROKEN_PLANS: dict[str, tuple[Any, str]] = {
+    "empty": (b"", "Invalid JSON: EOF while parsing a value at line 1 column 0"),
+    "torn": (b'{"runs": [', "Invalid JSON: EOF while parsing a list at line 1 column 10"),
+    "a list": ([], "Input should be an object"),
+    "without tables": ({"runs": [], "left_out": []}, "tables: Field required"),
+    "a run without a name": (
+        {"runs": [RUN, {"origin": "x/y", "start": ""}], "tables": [], "left_out": []},
+        "runs.1.name: Field required",
+    ),
+    "a number for a name": (
+        {"runs": [{**RUN, "name": 5}], "tables": [], "left_out": []},
+        "runs.0.name: Input should be a valid string",
+    ),
+    "a start that is no run": (
+        {"runs": [{**RUN, "start": "pre\ntrain"}], "tables": [], "left_out": []},
+        '"pre\\ntrain" is none of its runs',
+    ),
+    "a row of no run": (
+        {"runs": [RUN], "tables": [table("costs", {"BSO": ["a", "b"]})], "left_out": []},
+        '"b" is none of its runs',
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_PLANS)
+def test_a_damaged_plan_is_an_error_of_one_line(broken: str, tmp_path: Path) -> None:
+    content, reason = BROKEN_PLANS[broken]
+    path = tmp_path / "plan.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.raises(DataError) as error:
+        write_page(tmp_path, tmp_path)
+    mended = "remove it, and `argbeam reproduce` plans again and keeps the runs"
+    assert str(error.value) == f"{path}: damaged: {reason}; {mended}"
+
+
+def test_a_plan_with_any_damage_is_shown_or_refused_in_one_line(ordering: Path) -> None:
+    path, shown = ordering / "plan.json", 0
+    whole = path.read_bytes()
+    for number in range(300):
+        path.write_bytes(damaged(whole, Random(f"plan:{number}")))
+        try:
+            results = read_results(ordering)
+        except DataError as error:
+            assert str(error).isprintable() and str(error).startswith(f"{path}: damaged: "), number
+            continue
+        for one in results.tables:
+            assert len(score_table(results, one).rows) >= len(one.rows)
+        assert len(runs_table(results).rows) == len(results.runs)
+        shown += 1
+    assert 6 < shown < 294, "the damage is of the right size"

@@ -13,11 +13,12 @@ import torch
 
 from argbeam import checkpoint
 from argbeam.config import recipe_from_json
+from argbeam.devices import choose_device
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.evaluate import Evaluation
 from argbeam.records import read_records
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, StopBest, StopTop
-from argbeam.run import Notice, Run, build_model, choose_device, load, start_vectors, train
+from argbeam.run import Notice, Run, build_model, load, start_vectors, train
 from argbeam.settings import Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Score
@@ -92,7 +93,7 @@ def test_a_run_that_dies_between_two_epochs_keeps_its_patience(tmp_path: Path, m
         scores.append(2.0 - len(scores))
         return Evaluation(Score(scores[-1], {"bleu": scores[-1]}, "told"), [], [], 0, 0)
 
-    monkeypatch.setattr("argbeam.trainer.evaluate", falling)
+    monkeypatch.setattr("argbeam.trainer.dev.evaluate", falling)
     stage = {**PRETRAIN, "epochs": 5, "keep": "score", "patience": 1}
     recipe = small_recipe("runtime.checkpoint_every=3", data=short_text(tmp_path), stages={"only": stage})
     ends = []

@@ -40,7 +40,7 @@ from toy_cases import (
 )
 
 
-def check(case: Case, rule: ScoreRule, result: SearchResult, expected: list[BruteForce]) -> None:
+def assert_same_search(case: Case, rule: ScoreRule, result: SearchResult, expected: list[BruteForce]) -> None:
     """Sequences, their ranks, whether they finished, and every beam."""
     for b, truth in enumerate(expected):
         rank = case.rank(rule, b)
@@ -118,7 +118,7 @@ def test_a_search_of_fixed_length_is_the_search_over_lists(case: Case, rule: Sco
         brute_force_beam(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
         for b, s in enumerate(case.by_sentence)
     ]
-    check(case, rule, result, expected)
+    assert_same_search(case, rule, result, expected)
 
 
 @given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
@@ -129,7 +129,7 @@ def test_a_search_under_stop_top_is_the_search_over_lists(case: Case, rule: Scor
         brute_force_stop_top(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
         for b, s in enumerate(case.by_sentence)
     ]
-    check(case, rule, result, expected)
+    assert_same_search(case, rule, result, expected)
 
 
 @given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))

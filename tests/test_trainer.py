@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from argbeam import trainer as trainer_module
+from argbeam import devices
 from argbeam.capture import EagerStepper
 from argbeam.errors import ArgbeamError
-from argbeam.evaluate import Evaluation
+from argbeam.evaluate import Evaluation, decode_rules
 from argbeam.graphs import Graph
 from argbeam.losses import CrossEntropy, make_loss
 from argbeam.optim import Adagrad
@@ -26,7 +26,8 @@ from argbeam.settings import Decode, Recipe
 from argbeam.state import Noise
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Score
-from argbeam.trainer import Event, Notice, Position, Progress, Record, Saved, Trainer, decode_rules, epoch_figures
+from argbeam.trainer import Event, Notice, Position, Progress, Record, Saved, Trainer, dev
+from argbeam.trainer.figures import epoch_figures
 from small_runs import BSO, PRETRAIN, RATES, short_text, small_recipe
 from tape import TapeRecorder
 
@@ -78,11 +79,9 @@ def told(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *, keep: str)
         value = next(figures)
         return Evaluation(Score(value, {"bleu": value}, "told"), [], [], 0, 0)
 
-    monkeypatch.setattr(
-        trainer_module, *(("perplexity", perplexity) if keep == "perplexity" else ("evaluate", evaluate))
-    )
+    monkeypatch.setattr(dev, *(("perplexity", perplexity) if keep == "perplexity" else ("evaluate", evaluate)))
     if keep == "score":
-        monkeypatch.setattr(trainer_module, "perplexity", lambda *_, **__: 1.0)
+        monkeypatch.setattr(dev, "perplexity", lambda *_, **__: 1.0)
 
 
 def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -> None:
@@ -473,7 +472,7 @@ class NoRecorder(TapeRecorder):
 
 def recording(monkeypatch: pytest.MonkeyPatch, recorders: Iterator[TapeRecorder]) -> None:
     """Searches on dev, then each stage's steps, are recorded by these."""
-    monkeypatch.setattr(trainer_module, "make_recorder", lambda runtime, device: next(recorders))
+    monkeypatch.setattr(devices, "make_recorder", lambda runtime, device: next(recorders))
 
 
 def test_steps_that_cannot_be_recorded_are_told_of_once_and_train_the_same_weights(

@@ -24,6 +24,7 @@ from argbeam.optim import Adagrad
 from argbeam.parallel import ALONE, Group
 from argbeam.rules import LastScore, LogprobSum
 from argbeam.successors import Permutation, Unconstrained
+from argbeam.tables import table
 from argbeam.vocabulary import EOS
 
 _FIRST_WORD = EOS + 1
@@ -39,6 +40,10 @@ class Shape:
     vocabulary: int
     layers: int
     hidden: int
+
+    def __str__(self) -> str:
+        sizes = f"B {self.batch}, S {self.source}, T {self.target}, V {self.vocabulary}"
+        return f"{sizes}, {self.layers} x {self.hidden}"
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,25 @@ def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, ca
         capture_s=lambda: captured.graphs.seconds if captured else 0.0,
         times=[],
     )
+
+
+def show_rows(rows: Sequence[Row], shape: Shape, device: torch.device) -> None:
+    """A table of the rows."""
+    headers = ("system", "beam", "ms", "spread", "tokens/s", "ratio", "memory MB", "capture s")
+    shown = [
+        (
+            row.system,
+            str(row.beam or "-"),
+            f"{row.ms:.2f}",
+            f"{row.spread:.2f}",
+            f"{row.tokens_per_s:,.0f}",
+            "-" if row.ratio is None else f"{row.ratio:.2f}",
+            f"{row.memory_mb:.0f}" if row.memory_mb else "-",
+            f"{row.capture_s:.2f}" if row.capture_s else "-",
+        )
+        for row in rows
+    ]
+    table(headers, shown, title=f"{shape}, {device.type}")
 
 
 def random_batch(shape: Shape, group: Group = ALONE) -> Batch:

@@ -7,13 +7,12 @@ import json
 import os
 import shlex
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, NoReturn
 
 import typer
 
-from argbeam.errors import ArgbeamError, ToldError
+from argbeam.errors import ArgbeamError, ConfigError, ToldError
 from argbeam.version import __version__
 
 app = typer.Typer(
@@ -118,35 +117,20 @@ def decode(
     sets: Sets = None,
 ) -> None:
     """Decode sentences, in their order. With --n-best, outputs start with the number of their line."""
-    from contextlib import ExitStack
-
-    from argbeam.decoding import Request, decode_stream
-    from argbeam.errors import ConfigError
+    from argbeam.decoding import Request, check_sizes, decode_file
     from argbeam.parallel import joined
     from argbeam.scoring import open_run
-    from argbeam.settings import MOST_BEAM
 
-    for option, value in (("--beam", beam), ("--n-best", n_best)):
-        if value > MOST_BEAM:
-            raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
-    with ExitStack() as files:
-        group = files.enter_context(joined())
+    check_sizes(beam, n_best)
+    with joined() as group:
         opened = open_run(run, sets or [], group)
         request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
-        if not group.leads:
-            source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
-        read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
-        written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
-        traced = files.enter_context(_open_output(trace)) if trace else None
-        counts = decode_stream(opened, read, "stdin" if source == "-" else source, written, request, traced)
-    if group.leads:
-        _tell_refusal(opened.refused)
-    if group.leads and (counts.unfinished or counts.dead):
-        print(
-            f"argbeam: of {counts.lines:,} lines {counts.unfinished:,} are unfinished (the length limit was met) "
-            f"and {counts.dead:,} met a dead end",
-            file=sys.stderr,
-        )
+        counts = decode_file(opened, source, output, request, trace)
+    if not group.leads:
+        return
+    _tell_refusal(opened.refused)
+    if counts.notice:
+        print(f"argbeam: {counts.notice}", file=sys.stderr)
 
 
 @app.command()
@@ -159,24 +143,15 @@ def evaluate(
     sets: Sets = None,
 ) -> None:
     """Score a run on a split; keep predictions and scores in its folder."""
-    from argbeam.errors import ConfigError
     from argbeam.parallel import joined
-    from argbeam.scoring import compare, open_run, parse_beams, score_run
+    from argbeam.scoring import open_run, parse_beams, score_against, show_scores
 
     beams = parse_beams(beam)
     if split not in ("dev", "test"):
         raise ConfigError(f"--split {split}: accepted: dev, test")
     with joined() as group:
         opened = open_run(run, sets or [], group)
-        scored = list(score_run(opened, split, beams))
-        results = [one.record for one in scored]
-        if against is not None:
-            # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
-            other = open_run(against, group=group)
-            pairs = list(zip(scored, score_run(other, split, beams), strict=True))
-            # The tests take a while, and one process is enough for them.
-            tests = group.first(lambda: [compare(opened, a, other, b) for a, b in pairs])
-            results = [{**result, "against": test} for result, test in zip(results, tests, strict=True)]
+        results = score_against(opened, against, split, beams)
     if not group.leads:
         return
     _tell_refusal(opened.refused)
@@ -184,7 +159,7 @@ def evaluate(
         for result in results:
             print(json.dumps(result))
     else:
-        _show_scores(results)
+        show_scores(results)
 
 
 @app.command()
@@ -257,43 +232,24 @@ def bench(
 
     With torchrun the processes share the batch.
     """
-    import torch
-
-    from argbeam.bench import Shape
+    from argbeam.bench import Shape, show_rows
     from argbeam.bench import bench as rows_of
+    from argbeam.devices import choose_device, set_precision
     from argbeam.parallel import joined
-    from argbeam.run import choose_device
     from argbeam.scoring import parse_beams
-    from argbeam.tables import table
 
     chosen = choose_device(device)
-    if chosen.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+    set_precision(chosen, tf32=True)
     shape = Shape(batch, source, target, vocab, layers, hidden)
-    train_beams, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
+    trained, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
     with joined() as group:
-        found = rows_of(shape, device=chosen, train_beams=train_beams, test_beams=tested, rounds=rounds, group=group)
-        rows = list(found)
+        rows = list(rows_of(shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, group=group))
     if not group.leads:
         return
     if as_json:
         print(json.dumps([row.as_dict() for row in rows]))
         return
-    headers = ("system", "beam", "ms", "spread", "tokens/s", "ratio", "memory MB", "capture s")
-    shown = [
-        (
-            row.system,
-            str(row.beam or "-"),
-            f"{row.ms:.2f}",
-            f"{row.spread:.2f}",
-            f"{row.tokens_per_s:,.0f}",
-            "-" if row.ratio is None else f"{row.ratio:.2f}",
-            f"{row.memory_mb:.0f}" if row.memory_mb else "-",
-            f"{row.capture_s:.2f}" if row.capture_s else "-",
-        )
-        for row in rows
-    ]
-    table(headers, shown, title=f"B {batch}, S {source}, T {target}, V {vocab}, {layers} x {hidden}, {chosen.type}")
+    show_rows(rows, shape, chosen)
 
 
 @app.command()
@@ -311,7 +267,7 @@ def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print th
 @app.command()
 def settings() -> None:
     """List every setting: its key, what is accepted, its default and its meaning."""
-    from argbeam.config import describe
+    from argbeam.settings.listing import describe
     from argbeam.tables import table
 
     table(("key", "accepted", "default", "meaning"), describe())
@@ -342,46 +298,3 @@ def _stopped(again: list[str], signal: int) -> NoReturn:
     elif os.environ.get("RANK", "0") == "0":
         print("argbeam: stopped and saved; the same command goes on", file=sys.stderr)
     raise typer.Exit(128 + signal)
-
-
-def _show_scores(results: list[dict[str, Any]]) -> None:
-    """A row per beam, the signature below."""
-    from argbeam.scoring import signature_line
-    from argbeam.tables import table
-
-    first = results[0]
-    tests = list(first["against"]["p_values"]) if "against" in first else []
-    headers = ["beam", *first["scores"], "unfinished", "dead"]
-    headers += [f"{name} {first['against']['run']}" for name in tests] + [f"p ({name})" for name in tests]
-    rows = []
-    for result in results:
-        row = [str(result["test_beam"]), *(f"{value:.2f}" for value in result["scores"].values())]
-        row += [str(result["unfinished"]), str(result["dead"])]
-        if "against" in result:
-            other = result["against"]
-            row += [f"{other['scores'][name]:.2f}" for name in tests]
-            row += [f"{other['p_values'][name]:.4f}" for name in tests]
-        rows.append(row)
-    table(headers, rows, title=f"{first['system']}, {first['task']}, {first['split']}")
-    print(signature_line(first))
-    for name in tests:
-        print(f"p ({name}): {first['against']['tests'][name]}")
-
-
-def _open_input(path: str) -> AbstractContextManager[Any]:
-    from argbeam.errors import DataError
-    from argbeam.readers.text import open_bytes
-
-    if path.endswith((".gz", ".xz")):
-        return open_bytes(Path(path))
-    try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; a text file is expected") from None
-
-
-def _open_output(path: str) -> TextIO:
-    try:
-        return Path(path).open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ArgbeamError(f"{path}: cannot be written: {error.strerror}; a file is expected") from None

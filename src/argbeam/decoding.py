@@ -3,17 +3,22 @@
 import json
 import os
 import select
+import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from gzip import GzipFile
 from io import BufferedIOBase
 from lzma import LZMAFile
+from pathlib import Path
 from typing import Any, TextIO
 
-from argbeam.errors import DataError
+from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Decoded, length_fault
 from argbeam.parallel import Group
+from argbeam.readers.text import open_bytes
 from argbeam.run import Run
+from argbeam.settings import MOST_BEAM
 from argbeam.tasks.contract import Item
 
 # Lines that are decoded together at most. Many, since sentences of one length go together; few with a trace, which
@@ -38,6 +43,34 @@ class Counts:
     lines: int = 0
     unfinished: int = 0
     dead: int = 0
+
+    @property
+    def notice(self) -> str:
+        """In words; empty where all went well."""
+        if not self.unfinished and not self.dead:
+            return ""
+        return (
+            f"of {self.lines:,} lines {self.unfinished:,} are unfinished (the length limit was met) "
+            f"and {self.dead:,} met a dead end"
+        )
+
+
+def check_sizes(beam: int, n_best: int) -> None:
+    """Refuse what no machine has the memory for, before anything is loaded."""
+    for option, value in (("--beam", beam), ("--n-best", n_best)):
+        if value > MOST_BEAM:
+            raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
+
+
+def decode_file(run: Run, source: str, output: str, request: Request, trace: str = "") -> Counts:
+    """`decode_stream` from and to files, or stdin and stdout where `-` is their name; no `trace`: none is kept."""
+    if not run.group.leads:
+        source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
+    with ExitStack() as files:
+        read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
+        written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
+        traced = files.enter_context(_open_output(trace)) if trace else None
+        return decode_stream(run, read, "stdin" if source == "-" else source, written, request, traced)
 
 
 def decode_stream(
@@ -136,6 +169,22 @@ def _chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[st
     finally:
         if lines:
             yield lines
+
+
+def _open_input(path: str) -> AbstractContextManager[Any]:
+    if path.endswith((".gz", ".xz")):
+        return open_bytes(Path(path))
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; a text file is expected") from None
+
+
+def _open_output(path: str) -> TextIO:
+    try:
+        return Path(path).open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ArgbeamError(f"{path}: cannot be written: {error.strerror}; a file is expected") from None
 
 
 def _text(raw: bytes, name: str, number: int) -> str:

@@ -15,7 +15,8 @@ from argbeam.errors import DataError
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.parallel import ALONE, Group
-from argbeam.rules import ScoreRule, Stop
+from argbeam.rules import STOPS, LogprobSum, ScoreRule, Stop
+from argbeam.settings import Decode
 from argbeam.tasks.contract import Item, Score, Task
 from argbeam.vocabulary import PAD
 
@@ -106,6 +107,16 @@ class Decoder:
             )
             for i in range(len(examples))
         ]
+
+
+def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule, Stop]:
+    """How a model is searched that was trained for this rule and stop: so, but for what the recipe says otherwise.
+
+    A length power that is still to be chosen is 0: epochs are compared by plain sums.
+    """
+    power = 0.0 if decode.length_power == "dev" else decode.length_power
+    rule = LogprobSum(power) if rule.normalised else rule
+    return rule, stop if decode.stop == "auto" else STOPS[decode.stop]
 
 
 def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:

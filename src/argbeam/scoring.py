@@ -13,6 +13,7 @@ from argbeam.parallel import ALONE, Group
 from argbeam.records import append_record, write_atomic
 from argbeam.run import Run, load
 from argbeam.settings import MOST_BEAM
+from argbeam.tables import table
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item
 
@@ -52,6 +53,21 @@ def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
         yield Scored(record, found, texts, items)
 
 
+def score_against(run: Run, against: Path | None, split: str, beams: Sequence[int]) -> list[dict[str, Any]]:
+    """The records of a split at each beam; with `against`, tests for a difference to that run beside them."""
+    group = run.group
+    scored = list(score_run(run, split, beams))
+    results = [one.record for one in scored]
+    if against is None:
+        return results
+    # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
+    other = open_run(against, group=group)
+    pairs = list(zip(scored, score_run(other, split, beams), strict=True))
+    # The tests take a while, and one process is enough for them.
+    tests = group.first(lambda: [compare(run, a, other, b) for a, b in pairs])
+    return [{**result, "against": test} for result, test in zip(results, tests, strict=True)]
+
+
 def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any]:
     """Paired bootstrap tests of `ours` against `theirs`, one for each score that can be tested."""
     if ours.record["metric"] != theirs.record["metric"]:
@@ -82,6 +98,27 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
         "p_values": {name: test.p_value for name, test in tests.items()},
         "tests": {name: test.signature for name, test in tests.items()},
     }
+
+
+def show_scores(results: Sequence[dict[str, Any]]) -> None:
+    """A table of what `score_against` gave: a row per beam, the signature below."""
+    first = results[0]
+    tests = list(first["against"]["p_values"]) if "against" in first else []
+    headers = ["beam", *first["scores"], "unfinished", "dead"]
+    headers += [f"{name} {first['against']['run']}" for name in tests] + [f"p ({name})" for name in tests]
+    rows = []
+    for result in results:
+        row = [str(result["test_beam"]), *(f"{value:.2f}" for value in result["scores"].values())]
+        row += [str(result["unfinished"]), str(result["dead"])]
+        if "against" in result:
+            other = result["against"]
+            row += [f"{other['scores'][name]:.2f}" for name in tests]
+            row += [f"{other['p_values'][name]:.4f}" for name in tests]
+        rows.append(row)
+    table(headers, rows, title=f"{first['system']}, {first['task']}, {first['split']}")
+    print(signature_line(first))
+    for name in tests:
+        print(f"p ({name}): {first['against']['tests'][name]}")
 
 
 def signature_line(record: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from argbeam.data import Batch
 from argbeam.losses.contract import Loss, LossOutput, LossWeights, StepLoss
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.models.contract import Model, StepsFrom, Unrolls
+from argbeam.models.contract import Lists, Model, StepsFrom, Unrolls
 from argbeam.rules import ScoreRule, Stop
 from argbeam.state import Noise, State
 
@@ -103,3 +103,7 @@ class EncodedOnce:
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
         return self.model.scores(output_GRH, candidates_GC)
+
+    def listed(self, candidates_GC: Int[Tensor, "G C"]) -> Model:
+        """To score by; what it would encode is not shared."""
+        return self.model.listed(candidates_GC) if isinstance(self.model, Lists) else self

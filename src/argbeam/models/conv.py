@@ -9,23 +9,23 @@ of source word j's vector x_j and its position's vector:
     h_t = LSTM([y_{t-1}; c_t], h_{t-1})      from a state of zeros; the output layer reads h_t
 """
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from argbeam.data import Batch
-from argbeam.models.lstm import draw_weights, set_rows
-from argbeam.models.output_layer import word_scores
+from argbeam.models.encoder_decoder import EncoderDecoder
 from argbeam.models.reader import LstmReader
 from argbeam.models.stepwise import StepAttention
 from argbeam.state import Noise, State
 
 
-class ConvSeq2Seq(nn.Module):
+class ConvSeq2Seq(EncoderDecoder):
     """Convolutional encoder, attention without weights of its own, LSTM decoder without input feeding."""
+
+    encoder: "ConvEncoder"
+    decoder: LstmReader
 
     def __init__(
         self,
@@ -45,20 +45,6 @@ class ConvSeq2Seq(nn.Module):
         self.decoder = LstmReader(target_vocabulary, layers, hidden, embedding, context=embedding)
         self.output_layer = nn.Linear(hidden, target_vocabulary)
 
-    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
-        draw_weights(self, bound=bound, generator=generator)
-
-    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
-        set_rows(self.encoder.embedding, source)
-        set_rows(self.decoder.embedding, target)
-
-    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
-        return {
-            "encoder": list(self.encoder.parameters()),
-            "decoder": list(self.decoder.parameters()),
-            "output": list(self.output_layer.parameters()),
-        }
-
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         attention = self.encoder(batch.source_BS, batch.source_length_B)
         return self.decoder.start(batch, noise, dropout=self.dropout, shared={"attention": attention})
@@ -70,14 +56,6 @@ class ConvSeq2Seq(nn.Module):
         query_BRH = h_NH.view(attention.keys_BSH.shape[0], -1, h_NH.shape[1])
         context_NE = attention(query_BRH).flatten(0, 1).to(h_NH.dtype)
         return self.decoder.read(state, torch.cat([self.decoder.vectors(state, tokens_N), context_NE], 1))
-
-    def output(self, state: State) -> Float[Tensor, "N H"]:
-        return state.hypothesis["output"]
-
-    def scores(
-        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
-    ) -> Float[Tensor, "G R C"]:
-        return word_scores(self.output_layer, output_GRH, candidates_GC)
 
 
 class ConvEncoder(nn.Module):

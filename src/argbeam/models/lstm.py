@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from argbeam import kernels
 from argbeam.data import Batch
 from argbeam.models import plain_steps
-from argbeam.models.output_layer import ListedWords, WideLinear, word_scores
+from argbeam.models.encoder_decoder import EncoderDecoder
+from argbeam.models.output_layer import ListedWords, WideLinear
 from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, lstm_layer, steps_for
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
 from argbeam.state import Noise, State
@@ -20,8 +21,11 @@ from argbeam.state import Noise, State
 _ENCODER_SITE, _DECODER_SITE, _OUTPUT_SITE = 0x10, 0x20, 0x30
 
 
-class LstmSeq2Seq(nn.Module):
+class LstmSeq2Seq(EncoderDecoder):
     """Unidirectional encoder; the decoder starts from its last states (Wiseman & Rush 2016, section 5)."""
+
+    encoder: "Encoder"
+    decoder: "Decoder"
 
     def __init__(
         self,
@@ -39,20 +43,6 @@ class LstmSeq2Seq(nn.Module):
         self.encoder = Encoder(source_vocabulary, layers, hidden, embedding)
         self.decoder = Decoder(target_vocabulary, layers, hidden, embedding, input_feeding)
         self.output_layer = WideLinear(hidden, target_vocabulary)
-
-    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
-        draw_weights(self, bound=bound, generator=generator)
-
-    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
-        set_rows(self.encoder.embedding, source)
-        set_rows(self.decoder.embedding, target)
-
-    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
-        return {
-            "encoder": list(self.encoder.parameters()),
-            "decoder": list(self.decoder.parameters()),
-            "output": list(self.output_layer.parameters()),
-        }
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         source_steps, target_steps = batch.source_BS.shape[1], batch.target_BT.shape[1]
@@ -97,14 +87,6 @@ class LstmSeq2Seq(nn.Module):
         Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads.
         """
         return self.decoder.unroll(state, read_TN, restarted_TB)
-
-    def output(self, state: State) -> Float[Tensor, "N H"]:
-        return state.hypothesis["output"]
-
-    def scores(
-        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
-    ) -> Float[Tensor, "G R C"]:
-        return word_scores(self.output_layer, output_GRH, candidates_GC)
 
     def listed(self, candidates_GC: Int[Tensor, "G C"]) -> "ListedWords":
         return ListedWords.of(self, self.output_layer, candidates_GC)
@@ -301,20 +283,6 @@ def _kernels_for(state: State) -> bool:
 
 def _autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
-
-
-def draw_weights(module: nn.Module, *, bound: float, generator: torch.Generator) -> None:
-    """Draw every weight uniformly from [-bound, bound], in the order of the parameters."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
-
-
-def set_rows(table: nn.Embedding, rows: Mapping[int, Tensor]) -> None:
-    """Overwrite the rows listed."""
-    with torch.no_grad():
-        for row, vector in rows.items():
-            table.weight[row].copy_(vector)
 
 
 def decoder_noise(

@@ -14,7 +14,8 @@ from argbeam.records import write_atomic
 from argbeam.reproduce.corpora import GENERATED, Corpus, Found, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, TIMING, Experiment
 from argbeam.reproduce.page import write_page
-from argbeam.reproduce.plan import Plan, PlannedRun, make_plan, merged_record, plan_record
+from argbeam.reproduce.plan import Plan, PlannedRun, make_plan
+from argbeam.reproduce.plan_file import merged_record, plan_record, read_plan, write_plan
 from argbeam.reproduce.runner import Machine, only_process, run_steps
 from argbeam.reproduce.scores import read_scores
 from argbeam.reproduce.steps import Folders, Step, remaining_steps
@@ -235,6 +236,5 @@ def _write_plan(campaign: Campaign) -> None:
             f"{run.origin} as `argbeam reproduce` runs it." if run.scorings else f"The first stage of {run.origin}."
         )
         write_recipe(folders.recipe(run.name), run.recipe, purpose=purpose)
-    before = json.loads(folders.plan.read_text(encoding="utf-8")) if folders.plan.exists() else None
-    record = merged_record(before, plan_record(campaign.plan))
-    write_atomic(folders.plan, (json.dumps(record, indent=1) + "\n").encode())
+    before = read_plan(folders.plan) if folders.plan.exists() else None
+    write_plan(folders.plan, merged_record(before, plan_record(campaign.plan)))

@@ -134,26 +134,6 @@ def make_plan(
     return Plan(tuple(runs.values()), tables, tuple(absent))
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    """What a report needs of a plan, as JSON."""
-    return {
-        "runs": [{"name": r.name, "origin": r.origin, "start": r.start} for r in plan.runs],
-        "tables": [asdict(table) for table in plan.tables],
-        "left_out": list(plan.left_out),
-    }
-
-
-def merged_record(before: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's record with the tables and runs of earlier calls that it does not hold itself."""
-    if before is None:
-        return dict(record)
-    merged: dict[str, Any] = {"left_out": record["left_out"]}
-    for key in ("runs", "tables"):
-        by_name = {one["name"]: one for one in (*before[key], *record[key])}
-        merged[key] = list(by_name.values())
-    return merged
-
-
 def _scoring(row: Row, split: str) -> Scoring:
     return Scoring(split, powers=LENGTH_POWERS if row.by_length else (), stop=row.stop)
 

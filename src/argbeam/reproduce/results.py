@@ -10,6 +10,8 @@ from typing import Any
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.records import append_record, read_records
 from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
+from argbeam.reproduce.plan import PlannedTable
+from argbeam.reproduce.plan_file import RunRecord, read_plan
 from argbeam.reproduce.scores import read_scores
 from argbeam.reproduce.steps import Folders
 
@@ -168,12 +170,12 @@ def read_results(folder: Path) -> Results:
     folders = Folders(folder)
     if not folders.plan.is_file():
         raise DataError(f"{folder}: no reproduction: plan.json is missing; `argbeam reproduce` makes one")
-    plan = json.loads(folders.plan.read_text(encoding="utf-8"))
-    runs = {run["name"]: _run(folders.runs / run["name"], run) for run in plan["runs"]}
-    tables = (_table(folders.runs, table) for table in plan["tables"])
+    plan = read_plan(folders.plan)
+    runs = {run.name: _run(folders.runs / run.name, run) for run in plan.runs}
+    tables = (_table(folders.runs, table) for table in plan.tables)
     timing = json.loads(folders.timing.read_bytes()) if folders.timing.exists() else None
     found = tuple(table for table in tables if table is not None)
-    return Results(folder, found, runs, timing, tuple(plan["left_out"]))
+    return Results(folder, found, runs, timing, plan.left_out)
 
 
 def gain(row: RowResult, reference: RowResult, part: str, beam: int) -> dict[int, float]:
@@ -192,30 +194,30 @@ def judged_gain(row: RowResult, reference: RowResult, part: str, beam: int, test
     return Gain(summary(list(gains.values())), max(known) if one_way and len(known) == len(found) else None)
 
 
-def _table(runs: Path, table: dict[str, Any]) -> TableResult | None:
+def _table(runs: Path, table: PlannedTable) -> TableResult | None:
     rows = []
-    for row in table["rows"]:
+    for row in table.rows:
         by_seed = {}
-        for seed, run in enumerate(row["runs"]):
-            records = read_scores(runs / run).get(row["scoring"])
+        for seed, run in enumerate(row.runs):
+            records = read_scores(runs / run).get(row.scoring)
             if records is not None:
                 by_seed[seed] = {record["test_beam"]: record for record in records}
-        rows.append(RowResult(row["label"], tuple(row["runs"]), row["scoring"], by_seed))
+        rows.append(RowResult(row.label, row.runs, row.scoring, by_seed))
     records = [record for row in rows for by_beam in row.by_seed.values() for record in by_beam.values()]
     if not records:
         return None
     metrics = sorted({record["metric"] for record in records})
     if len(metrics) > 1:
         raise ArgbeamError(
-            f"{table['name']}: scores of {len(metrics)} metrics, {' and '.join(metrics)}; a table holds one: "
+            f"{table.name}: scores of {len(metrics)} metrics, {' and '.join(metrics)}; a table holds one: "
             "reproduce it into another --out"
         )
     return TableResult(
-        table["name"],
-        table["title"],
-        table["corpus"],
-        table["split"],
-        tuple(table["references"]),
+        table.name,
+        table.title,
+        table.corpus,
+        table.split,
+        table.references,
         tuple(rows),
         parts=tuple(part for part in _SHOWN if part in records[0]["scores"]),
         beams=tuple(sorted({record["test_beam"] for record in records})),
@@ -223,16 +225,16 @@ def _table(runs: Path, table: dict[str, Any]) -> TableResult | None:
     )
 
 
-def _run(folder: Path, planned: dict[str, Any]) -> RunResult:
+def _run(folder: Path, planned: RunRecord) -> RunResult:
     path = folder / "records.jsonl"
     records = read_records(path).records if path.exists() else []
     by_kind: dict[str, list[dict[str, Any]]] = {"start": [], "epoch": [], "stage": []}
     for record in records:
         by_kind.setdefault(record["kind"], []).append(record)
     return RunResult(
-        planned["name"],
-        planned["origin"],
-        planned["start"],
+        planned.name,
+        planned.origin,
+        planned.start,
         started=by_kind["start"][0] if by_kind["start"] else {},
         epochs=by_kind["epoch"],
         stages=by_kind["stage"],

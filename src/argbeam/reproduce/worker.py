@@ -56,13 +56,12 @@ def _time(arguments: Sequence[str]) -> int:
     import torch
 
     from argbeam.bench import Shape, bench
+    from argbeam.devices import choose_device, set_precision
     from argbeam.records import write_atomic
-    from argbeam.run import choose_device
 
     path, device, rounds, *sizes = arguments
     chosen = choose_device(device)
-    if chosen.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+    set_precision(chosen, tf32=True)
     rows = bench(Shape(*map(int, sizes)), device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds))
     name = torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu"
     shape = dict(zip(("batch", "source", "target", "vocabulary", "layers", "hidden"), map(int, sizes), strict=True))

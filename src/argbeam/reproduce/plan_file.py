@@ -1,0 +1,76 @@
+"""plan.json: what a report needs of the plans that were made for a folder."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from argbeam.errors import DataError
+from argbeam.records import write_atomic
+from argbeam.reproduce.plan import Plan, PlannedTable
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A planned run: its name, the recipe it is made from, and the run it starts from (empty: none)."""
+
+    name: str
+    origin: str
+    start: str
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """The runs and tables of all plans, and rows that the newest has no recipe for."""
+
+    runs: tuple[RunRecord, ...]
+    tables: tuple[PlannedTable, ...]
+    left_out: tuple[str, ...]
+
+
+def plan_record(plan: Plan) -> PlanRecord:
+    """What is kept of a plan."""
+    runs = tuple(RunRecord(run.name, run.origin, run.start) for run in plan.runs)
+    return PlanRecord(runs, plan.tables, plan.left_out)
+
+
+def merged_record(before: PlanRecord | None, record: PlanRecord) -> PlanRecord:
+    """A plan's record with the tables and runs of earlier calls that it does not hold itself."""
+    if before is None:
+        return record
+    runs = {run.name: run for run in (*before.runs, *record.runs)}
+    tables = {table.name: table for table in (*before.tables, *record.tables)}
+    return PlanRecord(tuple(runs.values()), tuple(tables.values()), record.left_out)
+
+
+def write_plan(path: Path, record: PlanRecord) -> None:
+    """Put the record on the disk."""
+    write_atomic(path, (json.dumps(asdict(record), indent=1) + "\n").encode())
+
+
+def read_plan(path: Path) -> PlanRecord:
+    """The record that `write_plan` wrote; a file that is none is an error of one line."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror}; a plan as `argbeam reproduce` writes it is expected"
+        ) from None
+    try:
+        record = TypeAdapter(PlanRecord).validate_json(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _damaged(path, f"{place}: {first['msg']}" if place else first["msg"]) from None
+    known = {run.name for run in record.runs}
+    named = [run.start for run in record.runs if run.start]
+    named += [run for table in record.tables for row in table.rows for run in row.runs]
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise _damaged(path, f"{json.dumps(unknown[0])} is none of its runs")
+    return record
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"{path}: damaged: {reason}; remove it, and `argbeam reproduce` plans again and keeps the runs")

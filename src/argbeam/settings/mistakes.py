@@ -1,0 +1,137 @@
+"""What is wrong with a recipe, as one line that names the key, what was found and what is accepted."""
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from argbeam.settings.listing import accepted, bounds_of, is_table, tables_by_kind
+from argbeam.settings.recipe import Recipe
+
+
+def first_mistake(errors: Sequence[ErrorDetails], where: str, overridden: Sequence[tuple[str, ...]]) -> str:
+    """The first error, and how many more there are. `overridden` are the keys that were given by `--set`."""
+    # An unknown key goes first: a misspelt key also shows as a missing one.
+    first = min(errors, key=lambda error: error["type"] != "extra_forbidden")
+    loc = first["loc"]
+    if first["type"].startswith("union_tag"):
+        loc = (*loc, "kind")
+    elif first["type"] != "extra_forbidden" and loc[-1:] == ("[key]",):  # the key is wrong, not what it holds
+        loc = loc[:-1]
+    place = _locate(loc)
+    if any(place.keys[: len(keys)] == keys for keys in overridden):
+        where = "--set"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{where}: {_explain(first, place)}{more}"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the recipe an error is: its keys, what the settings say of it, and the table around it."""
+
+    keys: tuple[str, ...]
+    annotation: Any
+    field: FieldInfo | None
+    owner: type[BaseModel]
+
+
+def _locate(loc: Sequence[str | int]) -> _Place:
+    keys: list[str] = []
+    annotation: Any = Recipe
+    field: FieldInfo | None = None
+    owner: type[BaseModel] = Recipe
+    for element in loc:
+        members = tables_by_kind(annotation)
+        if members and element == "kind":  # of a table whose kind is missing or unknown
+            annotation = Literal[tuple(members)]
+            keys.append("kind")
+        elif members:  # pydantic puts the kind into the location; it is no key
+            annotation = members[str(element)]
+        elif is_table(annotation):
+            owner = annotation
+            field = owner.model_fields.get(str(element))
+            annotation = field.annotation if field else None
+            keys.append(str(element))
+        elif get_origin(annotation) is list:
+            annotation, field = get_args(get_args(annotation)[0])[0], None
+            keys[-1] += f"[{element}]"
+        else:
+            annotation, field = get_args(annotation)[1], None
+            keys.append(str(element))
+    if is_table(annotation):
+        owner = annotation
+    return _Place(tuple(keys), annotation, field, owner)
+
+
+_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+
+
+def _explain(error: ErrorDetails, place: _Place) -> str:
+    key, value = dotted(place.keys), error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key}{hint(place.keys, list(place.owner.model_fields))}"
+        case "missing" | "union_tag_not_found":
+            return f"missing key {key}, {accepted(place.annotation, place.field)}"
+        case "union_tag_invalid":
+            return f"{key} = {_literal(value['kind'])}: {_choice(value['kind'], get_args(place.annotation))}"
+        case "literal_error":
+            return f"{key} = {_literal(value)}: {_choice(value, get_args(place.annotation))}"
+        case "value_error":
+            reason = str(error["ctx"]["error"])
+            if not key:
+                return reason
+            return f"{key}: {reason}" if isinstance(value, dict) else f"{key} = {_literal(value)}: {reason}"
+        case "too_short":
+            return f"{key} is empty: at least one is needed"
+        case name if name in _BOUNDS and place.field:
+            return f"{key} = {_literal(value)}: must be {bounds_of(place.field)}"
+        case "finite_number":
+            return f"{key} = {_literal(value)}: must be a finite number"
+        case "string_unicode":
+            return f"{key}: must be text that UTF-8 can hold"
+        case "invalid_key":
+            return f"{key}: keys must be strings"
+    found = f"found {kind_of(value)}, accepted: {accepted(place.annotation, place.field)}"
+    return f"{key} = {_literal(value)}: {found}" if key else found
+
+
+def _choice(value: Any, choices: Sequence[str]) -> str:
+    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    return f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def hint(keys: Sequence[str], known: list[str]) -> str:
+    """The whole key that was meant, as `--set` takes it, or all that the table accepts."""
+    near = difflib.get_close_matches(keys[-1].lower(), known, 1)
+    return f"; did you mean {dotted([*keys[:-1], near[0]])}?" if near else f"; accepted: {', '.join(known)}"
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in words: `a whole number`."""
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    names |= {list: "a list", dict: "a table", type(None): "nothing"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _literal(value: Any) -> str:
+    """The value as a recipe would have it, on one line and not too long."""
+    if isinstance(value, list | dict):
+        return "[...]" if isinstance(value, list) else "{...}"
+    return clipped(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def clipped(text: str, limit: int = 80) -> str:
+    """The text on one line, and not too long."""
+    line = text if text.isprintable() else json.dumps(text)
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def dotted(keys: Sequence[str]) -> str:
+    """The keys as `--set` takes them."""
+    return ".".join(clipped(key) for key in keys)
