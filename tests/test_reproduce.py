@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from argbeam.config import load_recipe
-from argbeam.errors import ConfigError
+from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.records import read_records
 from argbeam.reproduce.campaign import Request, prepare_campaign, prepare_data, run_campaign, show_plan
 from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.results import read_results
+from argbeam.reproduce.runner import Outcome
 from argbeam.reproduce.scores import read_scores, score_planned
+from argbeam.reproduce.watch import work_done
 from argbeam.tasks.iwslt import prepared
 from small_runs import final_tensors, finish, same_tensors
 from test_readers_iwslt import write_iwslt
@@ -103,6 +106,30 @@ def test_what_is_done_is_shown_and_skipped(tmp_path: Path, capsys: pytest.Captur
     states = {line.split()[0]: line.rpartition("  ")[2].strip() for line in lines[2 : 2 + len(campaign.plan.runs)]}
     assert states.pop(run.name) == "trained, 1 to score"
     assert set(states.values()) == {"to do"}
+
+
+def test_records_that_are_passed_on_are_not_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recipe, records and scores of a run, without its model, in another folder: done there, and all of it counts."""
+    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
+    run = next(run for run in campaign.plan.runs if run.name.startswith("word_ordering-seq2seq"))
+    finish(run.recipe, tmp_path / "first")
+    score_planned(tmp_path / "first", run.scorings)
+    there = tmp_path / "out" / "runs" / run.name
+    there.mkdir(parents=True)
+    for name in ("recipe.json", "records.jsonl", "scores.jsonl"):
+        shutil.copy(tmp_path / "first" / name, there / name)
+    show_plan(campaign)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(run.name))
+    assert line.endswith("done, model elsewhere")
+    assert work_done(campaign.plan, campaign.folders) == run.work
+    monkeypatch.setattr(
+        "argbeam.reproduce.campaign.run_steps",
+        lambda steps, *_: Outcome(0, {step.name: "not now" for step in steps}),
+    )
+    with pytest.raises(ArgbeamError, match=rf"{len(campaign.plan.runs) - 1} of {len(campaign.plan.runs) - 1} steps"):
+        run_campaign(campaign, jobs=1)
 
 
 def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:

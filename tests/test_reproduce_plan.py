@@ -130,6 +130,17 @@ def test_only_what_is_not_done_is_left() -> None:
     ]
 
 
+def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
+    """BSO's scores came from another machine: ConBSO is left, with the pre-training it needs. With ConBSO's too, and
+    seq2seq's, nothing is left: pre-training is there for others alone."""
+    plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO))
+    seq2seq, pretrain, bso, conbso = (run.name for run in plan.runs)
+    test, folders = Scoring("test").key, Folders(Path("out"))
+    steps = remaining_steps(plan, folders, trained=(), scored={seq2seq: {test}, bso: {test}})
+    assert [(step.name, step.needs) for step in steps] == [(pretrain, ()), (conbso, (pretrain,))]
+    assert remaining_steps(plan, folders, trained=(), scored={name: {test} for name in (seq2seq, bso, conbso)}) == []
+
+
 def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
     """20 sentences, 5 epochs of pre-training: 100. BSO: 14 epochs, 840. With one epoch of BSO: 60. seq2seq: 19, 380."""
     short = Row("short", "demo/bso", "short", ("stages.bso.epochs=1",))

@@ -209,11 +209,13 @@ def _scorings(run: PlannedRun) -> str:
 
 
 def _state(run: PlannedRun, folders: Folders) -> str:
-    if not is_trained(run.name, folders):
-        return "begun" if (folders.runs / run.name / "recipe.json").exists() else "to do"
     scored = read_scores(folders.runs / run.name)
     missing = [one for one in run.scorings if one.key not in scored]
-    return f"trained, {len(missing)} to score" if missing else "done"
+    if is_trained(run.name, folders):
+        return f"trained, {len(missing)} to score" if missing else "done"
+    if run.scorings and not missing:
+        return "done, model elsewhere"
+    return "begun" if (folders.runs / run.name / "recipe.json").exists() else "to do"
 
 
 def _check_recipes(plan: Plan, folders: Folders) -> None:
@@ -223,7 +225,8 @@ def _check_recipes(plan: Plan, folders: Folders) -> None:
         if not path.exists():
             continue
         before = read_recipe_json(path)
-        free = ("runtime.", "data.root", "start") if is_trained(run.name, folders) else ("runtime.",)
+        ended = is_trained(run.name, folders) or read_scores(path.parent)
+        free = ("runtime.", "data.root", "start") if ended else ("runtime.",)
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
             raise ConfigError(f"{path.parent}: made by another recipe: {'; '.join(changed)}; choose another --out")

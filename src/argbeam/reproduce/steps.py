@@ -58,14 +58,19 @@ def remaining_steps(
     scored: Mapping[str, Collection[str]],
     timing: tuple[str, ...] = (),
 ) -> list[Step]:
-    """The steps to do, dependencies first. `scored` has the keys of the scorings done, by run; `timing` is what the
-    timing's process is given, empty where it is not wanted or done."""
+    """The steps to do, dependencies first. `trained` are the runs whose models are there, `scored` has the keys of the
+    scorings done, by run; `timing` is what the timing's process is given, empty where it is not wanted or done.
+
+    A run that is scored is done, though its model be elsewhere; one that others start from is only there for those.
+    """
+    missing = {r.name: [one.key for one in r.scorings if one.key not in scored.get(r.name, ())] for r in plan.runs}
+    to_train = {run.name for run in plan.runs if missing[run.name] and run.name not in trained}
+    to_train |= {run.start for run in plan.runs if run.name in to_train and run.start and run.start not in trained}
     steps: list[Step] = []
     for run in _longest_first(plan.runs):
-        missing = [one.key for one in run.scorings if one.key not in scored.get(run.name, ())]
-        if run.name not in trained or missing:
-            needs = (run.start,) if run.start and run.start not in trained else ()
-            arguments = ("run", str(folders.recipe(run.name)), str(folders.runs / run.name), *missing)
+        if run.name in to_train or missing[run.name]:
+            needs = (run.start,) if run.start in to_train and run.name in to_train else ()
+            arguments = ("run", str(folders.recipe(run.name)), str(folders.runs / run.name), *missing[run.name])
             steps.append(Step(run.name, arguments, run.name, needs))
     if timing:
         steps.append(Step("timing", ("time", *timing), alone=True))
