@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from argbeam.config import load_recipe
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.records import read_records
-from argbeam.reproduce.campaign import Request, prepare_campaign, prepare_data, run_campaign, show_plan
+from argbeam.reproduce.campaign import Request, find_machine, prepare_campaign, prepare_data, run_campaign, show_plan
 from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.results import read_results
 from argbeam.reproduce.runner import Outcome
@@ -175,6 +177,19 @@ def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         run_campaign(prepare_campaign(other), 1)
     assert str(error.value) == (f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5; choose another --out")
+
+
+@pytest.mark.parametrize(("jobs", "memory", "expected"), [(0, 140, 16), (0, 24, 8), (0, 4, 2), (3, 140, 3)])
+def test_runs_share_a_device_as_far_as_its_memory_goes(
+    jobs: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two devices, the smaller of which counts: eight runs on each, or one for every 6 GiB."""
+    sizes = [memory * 2**30, 200 * 2**30]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: SimpleNamespace(total_memory=sizes[i]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = find_machine(jobs)
+    assert (machine.jobs, machine.devices) == (expected, ("0", "1"))
 
 
 def test_an_unknown_table_names_the_nearest_and_all(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from argbeam.tasks.iwslt import prepared
 # Batch, source, target, vocabulary, layers, hidden: the translation recipe's shape, and one for the generated corpus.
 _SHAPE, _SMALL_SHAPE = (64, 24, 24, 22822, 1, 256), (16, 12, 12, 1000, 1, 48)
 _ROUNDS, _SMALL_ROUNDS = 20, 3
-_JOBS_ON_A_GPU = 4
+# Eight runs keep an H200 busy; the recipes' runs take up to 4 GiB each.
+_JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 6 * 2**30
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ def find_machine(jobs: int) -> Machine:
     count = torch.cuda.device_count()
     devices = tuple(visible.split(",")[:count]) if visible else tuple(str(number) for number in range(count))
     cores = len(os.sched_getaffinity(0))
-    chosen = jobs or (_JOBS_ON_A_GPU * len(devices) if devices else cores)
+    smallest = min((torch.cuda.get_device_properties(number).total_memory for number in range(count)), default=0)
+    on_a_gpu = max(1, min(_JOBS_ON_A_GPU, smallest // _MEMORY_OF_A_JOB))
+    chosen = jobs or (on_a_gpu * len(devices) if devices else cores)
     return Machine(chosen, devices, max(1, cores // chosen))
 
 
