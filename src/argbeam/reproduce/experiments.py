@@ -66,6 +66,12 @@ EXPERIMENTS = (
             Row("LSTM-LM", "word_ordering/lm"),
             Row("seq2seq", "word_ordering/seq2seq"),
             Row("early update", "word_ordering/early_update"),
+            Row(
+                "early update, last score",
+                "word_ordering/early_update",
+                "last_score",
+                ("stages.early_update.loss.rule=last_score",),
+            ),
             Row("maximum violation", "word_ordering/max_violation"),
             Row("CRF, early update", "word_ordering/crf"),
             Row("BSO", "word_ordering/bso"),
