@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from argbeam import selection
+from argbeam import live
 from argbeam.graphs import Graph
 
 # Operations whose result the host reads, or whose shape depends on values.
@@ -81,7 +81,7 @@ class TapeRecorder:
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
     """Empty rows of a beam are scored with all others, which is what a search does where shapes are fixed."""
-    with patch.object(selection, "host_may_look", lambda _: False):
+    with patch.object(live, "host_may_look", lambda _: False):
         yield
 
 

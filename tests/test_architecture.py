@@ -38,6 +38,7 @@ ORDER = [
     "rules",
     "beams",
     "policies",
+    "live",
     "selection",
     "shortcuts",
     "search",

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from argbeam import kernels, selection
+from argbeam import kernels, live
 from argbeam.capture import CapturedStepper, EagerStepper, Stepper, Sums, TrainStep
 from argbeam.data import Batch, BatchPlan, Example, make_batch
 from argbeam.errors import ArgbeamError
@@ -350,7 +350,7 @@ def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
-    monkeypatch.setattr(selection, "host_may_look", lambda _: False)  # as on a device
+    monkeypatch.setattr(live, "host_may_look", lambda _: False)  # as on a device
     loss = fresh(name, CPU)
     step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
     with NothingForTheHost():

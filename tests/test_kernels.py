@@ -24,6 +24,7 @@ from argbeam.rules import NEVER, LastScore, ScoreRule, ScoreSum, Stop, StopBest,
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained
 from argbeam.vocabulary import BOS, EOS
+from tape import as_on_a_device
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
@@ -376,8 +377,13 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
         monkeypatch.setattr(
             kernel_steps, kernel, lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1]
         )
-    found, gradients, _ = _gradients(LOSSES[name], model, batch)
+    monkeypatch.setattr(
+        search_step, "search_step", lambda *a, _f=search_step.search_step, **k: (used.add("search"), _f(*a, **k))[1]
+    )
+    with as_on_a_device():
+        found, gradients, _ = _gradients(LOSSES[name], model, batch)
     assert {"cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"} <= used
+    assert ("search" in used) == (name != "cross_entropy")
     assert_close(found, plain)
     for gradient, expected in zip(gradients, plain_gradients, strict=True):
         assert_close(gradient, expected)

@@ -13,14 +13,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.beams import Beam, Beams, Found, SearchResult, Verdict, Violations, read_result, rival_words
+from argbeam.live import first_step, live_rows
 from argbeam.models.contract import Lists, Model
 from argbeam.policies import Gold, Policy
 from argbeam.rules import NEVER, Finished, ScoreRule, Stop
-from argbeam.selection import best_successors, of_beam, word_worths, worth_of
+from argbeam.selection import best_live_successors, best_successors, live_words, live_worth_of, of_beam, worth_of
 from argbeam.shortcuts import advanced, kernel_fits, kernel_step, step_from
 from argbeam.state import State
 from argbeam.successors import Choices
-from argbeam.vocabulary import BOS, EOS, PAD
+from argbeam.vocabulary import EOS, PAD
 
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
 _LOOK_EVERY = 8
@@ -101,8 +102,7 @@ def searching(
     only_first_K = torch.arange(beam_size, device=device) == 0
 
     rows_N = torch.arange(batch * lanes, device=device) // lanes
-    state, choices = state.select(rows_N), choices.select(rows_N)
-    state = model.step(state, torch.full_like(rows_N, BOS))
+    state, choices = first_step(model, state, rows_N, sentences=batch), choices.select(rows_N)
     alone_K = torch.zeros_like(only_first_K, dtype=model.output(state).dtype).masked_fill(~only_first_K, NEVER)
     nothing_BK = torch.zeros_like(rows_N).view(batch, lanes)[:, :beam_size]
     beam = Beam(nothing_BK, nothing_BK, alone_K.expand(batch, -1), only_first_K.expand(batch, -1))
@@ -122,35 +122,45 @@ def searching(
     if choices.candidates_BC is not None and isinstance(model, Lists):
         scorer = model.listed(choices.candidates_BC)
 
+    live = live_rows(beam, active_TB[0], over_B, dead_B, lanes=lanes)
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
         gold_B = None if gold is None else gold.tokens_BT[:, t]
-        words_BRC = word_worths(rule, scorer, output_BRH, beam.total_BK, choices.candidates_BC, gold_B)
-        if gold is not None and gold_B is not None and kernel_fits(rule, words_BRC, beam_size, kept):
-            found, verdict, beam, rows_N, tokens_N = kernel_step(
-                rule,
-                beam,
-                words_BRC,
-                choices,
-                gold.policy,
-                gold_B,
-                gold_total_B1,
-                active_TB[t],
-                best_wrong_TB[t],
-                stop,
-                kept=kept,
-            )
-            gold_total_B1 = verdict.gold_rank_B[:, None]
-            verdicts.append(verdict)
-            history.append(found)
-            if t + 1 < steps:
-                choices = advanced(choices, rows_N, tokens_N)
-                state = step_from(model, state, rows_N, tokens_N)
-            continue
-        allowed_BKC = of_beam(choices.allowed(), batch, beam_size)
-        found = best_successors(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
-        if gold is not None and gold_B is not None:
-            gold_word_B = worth_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
+        gold_word_B = None
+        if live is not None and choices.candidates_BC is None:
+            words_XV = live_words(rule, scorer, output_BRH, live)
+            found = best_live_successors(rule, beam, words_XV, choices.allowed(), live, kept=kept)
+            if gold_B is not None:
+                gold_word_B = live_worth_of(gold_B, rule, scorer, output_BRH, words_XV, live)
+        else:
+            words_BRC = rule.words(scorer, output_BRH, choices.candidates_BC)
+            if gold is not None and gold_B is not None and kernel_fits(rule, words_BRC, beam_size, kept):
+                found, verdict, beam, rows_N, tokens_N = kernel_step(
+                    rule,
+                    beam,
+                    words_BRC,
+                    choices,
+                    gold.policy,
+                    gold_B,
+                    gold_total_B1,
+                    active_TB[t],
+                    best_wrong_TB[t],
+                    stop,
+                    kept=kept,
+                )
+                gold_total_B1 = verdict.gold_rank_B[:, None]
+                verdicts.append(verdict)
+                history.append(found)
+                if t + 1 < steps:
+                    choices = advanced(choices, rows_N, tokens_N)
+                    state = step_from(model, state, rows_N, tokens_N, None)
+                continue
+            allowed_BKC = of_beam(choices.allowed(), batch, beam_size)
+            found = best_successors(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
+            if gold_B is not None:
+                gold_word_B = worth_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
+            del words_BRC  # a search may pause for long, and this is the widest of its tensors
+        if gold is not None and gold_B is not None and gold_word_B is not None:
             gold_total_B1 = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, :, 0]
             verdict = _judge(
                 found, beam, gold_B, gold_total_B1[:, 0], active_TB[t], best_wrong_TB[t], gold.policy, stop
@@ -178,13 +188,13 @@ def searching(
                 over_B = over_B | finished.over(stop, rule, beam.total_BK, length_B)
         history.append(found)
         if end_early and gold is None and stop is not None and (t + 1) % _LOOK_EVERY == 0 and t + 1 < steps:
-            del words_BRC  # a search may pause for long, and this is the widest of its tensors
             over = (over_B | dead_B | (length_B <= t + 1)).all()
             yield Pause(over, partial(read, tuple(history), (), finished, beam.total_BK, dead_B))
         if t + 1 < steps:
             rows_N = (first_row_B1 + parents_BR).flatten()
             choices = advanced(choices, rows_N, tokens_BR.flatten())
-            state = step_from(model, state, rows_N, tokens_BR.flatten())
+            live = live_rows(beam, active_TB[t + 1], over_B, dead_B, lanes=lanes)
+            state = step_from(model, state, rows_N, tokens_BR.flatten(), live)
 
     yield Pause(None, partial(read, history, verdicts, finished, beam.total_BK, dead_B))
 

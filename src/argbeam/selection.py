@@ -5,44 +5,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.beams import Beam, Found
+from argbeam.live import Live
 from argbeam.models.contract import Model
 from argbeam.rules import NEVER, ScoreRule
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 _BLOCK, _BLOCKS = 64, 16
-
-
-def word_worths(
-    rule: ScoreRule,
-    model: Model,
-    output_BRH: Tensor,
-    total_BK: Tensor,
-    candidates_BC: Tensor | None,
-    gold_B: Tensor | None,
-) -> Float[Tensor, "B R C"]:
-    """What each successor's newest word is worth; with gold, its lane comes last.
-
-    After a restart most rows of a beam are empty, and of gold's lane only gold's word is asked for: on a CPU, where it
-    costs time and no shape is fixed, nothing else is scored.
-    """
-    if candidates_BC is not None or not host_may_look(output_BRH):
-        return rule.words(model, output_BRH, candidates_BC)
-    alive_BR = torch.zeros_like(output_BRH[..., 0], dtype=torch.bool)
-    alive_BR[:, : total_BK.shape[1]] = total_BK > NEVER
-    if bool(alive_BR.all()):
-        return rule.words(model, output_BRH, None)
-    words_XC = rule.words(model, output_BRH[alive_BR][:, None], None)[:, 0]
-    words_BRC = words_XC.new_full((*alive_BR.shape, words_XC.shape[1]), NEVER)
-    words_BRC[alive_BR] = words_XC
-    if gold_B is not None:
-        gold_word_B1 = rule.words(model, output_BRH[:, -1:], gold_B[:, None])[:, 0]
-        words_BRC[:, -1].scatter_(1, gold_B[:, None], gold_word_B1)
-    return words_BRC
-
-
-def host_may_look(x: Tensor) -> bool:
-    """Whether shapes may depend on values: on a device the host would have to wait, and nothing could be captured."""
-    return not x.is_cuda
 
 
 def best_successors(
@@ -56,6 +24,55 @@ def best_successors(
 ) -> Found:
     """The best valid successors: first each row's best words, which every rule ranks alike, then the best of all."""
     row_words_BKP, row_columns_BKP = _best_words(torch.where(allowed_BKC, words_BKC, NEVER), kept)
+    return _best_of_all(rule, beam, row_words_BKP, row_columns_BKP, candidates_BC, kept)
+
+
+def live_words(rule: ScoreRule, model: Model, output_BRH: Float[Tensor, "B R H"], live: Live) -> Float[Tensor, "X V"]:
+    """What all words are worth in the live rows of the beams."""
+    output_XH = output_BRH.flatten(0, 1).index_select(0, live.beam_place_X)
+    return rule.words(model, output_XH[None], None)[0]
+
+
+def best_live_successors(
+    rule: ScoreRule,
+    beam: Beam,
+    words_XV: Float[Tensor, "X V"],
+    allowed_NV: Bool[Tensor, "N V"] | Bool[Tensor, "1 V"],
+    live: Live,
+    *,
+    kept: int,
+) -> Found:
+    """`best_successors`, from the words of the live rows alone."""
+    if allowed_NV.shape[0] == 1:  # a few columns are cheaper than a mask over all
+        valid_XV = words_XV.clone(memory_format=torch.contiguous_format)
+        valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
+    else:
+        valid_XV = torch.where(allowed_NV[live.beam_place_X], words_XV, NEVER)
+    best_1XP = _best_words(valid_XV[None], kept)
+    # A row that is not live gets another one's words, which an empty row ranks as nothing.
+    row_BK = live.row_BR[:, : beam.total_BK.shape[1]]
+    row_words_BKP, row_columns_BKP = (part_1XP[0, row_BK] for part_1XP in best_1XP)
+    return _best_of_all(rule, beam, row_words_BKP, row_columns_BKP, None, kept)
+
+
+def live_worth_of(
+    word_B: Tensor, rule: ScoreRule, model: Model, output_BRH: Tensor, words_XV: Tensor, live: Live
+) -> Tensor:
+    """What one word per sentence is worth in the last lane, which mostly is a row of the beam as well."""
+    if live.all_on_beams:
+        return words_XV[live.row_BR[:, -1], word_B]
+    return rule.words(model, output_BRH[:, -1:], word_B[:, None])[:, 0, 0]
+
+
+def _best_of_all(
+    rule: ScoreRule,
+    beam: Beam,
+    row_words_BKP: Tensor,
+    row_columns_BKP: Tensor,
+    candidates_BC: Tensor | None,
+    kept: int,
+) -> Found:
+    """The best successors among those with the best words of each row."""
     ranks_BX = rule.rank(beam.total_BK, row_words_BKP).flatten(1)
     columns_BX = row_columns_BKP.flatten(1)
     missing = kept - ranks_BX.shape[1]
@@ -67,7 +84,7 @@ def best_successors(
     tokens_BJ = columns_BJ if candidates_BC is None else candidates_BC.gather(1, columns_BJ)
     # Worked example, K = 3 rows with P = 2 words each: places [0, 1, 5] have parents [0, 0, 2].
     parents_BJ = places_BJ // row_words_BKP.shape[2]
-    return Found(parents_BJ.clamp(max=words_BKC.shape[1] - 1) if missing > 0 else parents_BJ, tokens_BJ, ranks_BJ)
+    return Found(parents_BJ.clamp(max=row_words_BKP.shape[1] - 1) if missing > 0 else parents_BJ, tokens_BJ, ranks_BJ)
 
 
 def _best_words(words_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:

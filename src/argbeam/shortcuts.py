@@ -4,7 +4,8 @@ from torch import Tensor
 
 from argbeam import kernels
 from argbeam.beams import Beam, Found, Verdict
-from argbeam.models.contract import Model, StepsFrom
+from argbeam.live import Live
+from argbeam.models.contract import Model, StepsFrom, StepsSome
 from argbeam.policies import Policy
 from argbeam.rules import LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
 from argbeam.state import State
@@ -61,8 +62,13 @@ def kernel_step(
     return found, verdict, beam, out.next_rows_N, out.next_tokens_N
 
 
-def step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor) -> State:
-    """The states after the next word of each hypothesis, which goes on from one of the rows."""
+def step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor, live: Live | None) -> State:
+    """The states after the next word of each hypothesis, which goes on from one of the rows. Only live ones count."""
+    if live is not None and isinstance(model, StepsSome):
+        place_X = live.places.place_X
+        some = model.step_some(state, rows_N[place_X], tokens_N[place_X], live.places)
+        if some is not None:
+            return some.select(live.row_BR.flatten())
     if isinstance(model, StepsFrom):
         return model.step_from(state, rows_N, tokens_N)
     return model.step(state.select(rows_N), tokens_N)

@@ -32,6 +32,27 @@ class State:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where some rows of a state lie among `lanes` rows a sentence: row 1 of sentence 2 is at 2 * lanes + 1."""
+
+    place_X: Int[Tensor, " X"]
+    lanes: int
+
+    @property
+    def sentence_X(self) -> Int[Tensor, " X"]:
+        return self.place_X // self.lanes
+
+    def spread(self, x_XH: Float[Tensor, "X H"], sentences: int) -> Float[Tensor, "B R H"]:
+        """The rows at their places, zeros at all others."""
+        grid_NH = x_XH.new_zeros(sentences * self.lanes, x_XH.shape[1])
+        return grid_NH.index_copy_(0, self.place_X, x_XH).view(sentences, self.lanes, -1)
+
+    def gathered(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "X H"]:
+        """What lies at these places."""
+        return x_BRH.flatten(0, 1).index_select(0, self.place_X)
+
+
+@dataclass(frozen=True)
 class Noise:
     """Dropout masks, and the numbers that words are drawn by, from (seed, update, sentence) and nothing else.
 

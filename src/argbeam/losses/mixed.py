@@ -8,9 +8,9 @@ from torch import Tensor
 from argbeam.data import Batch
 from argbeam.losses.contract import Loss, LossOutput, LossWeights, StepLoss
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.models.contract import Lists, Model, StepsFrom, Unrolls
+from argbeam.models.contract import Lists, Model, StepsFrom, StepsSome, Unrolls
 from argbeam.rules import ScoreRule, Stop
-from argbeam.state import Noise, State
+from argbeam.state import Noise, Places, State
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,11 @@ class EncodedOnce:
         if isinstance(self.model, StepsFrom):
             return self.model.step_from(state, rows_N, tokens_N)
         return self.model.step(state.select(rows_N), tokens_N)
+
+    def step_some(
+        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places
+    ) -> State | None:
+        return self.model.step_some(state, rows_X, tokens_X, places) if isinstance(self.model, StepsSome) else None
 
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data import Batch
-from argbeam.state import Noise, State
+from argbeam.state import Noise, Places, State
 
 
 class Model(Protocol):
@@ -55,6 +55,16 @@ class StepsFrom(Protocol):
 
     def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
         """`step(state.select(rows_N), tokens_N)`."""
+
+
+@runtime_checkable
+class StepsSome(Protocol):
+    """A model that can step some rows of a sentence and leave out others."""
+
+    def step_some(
+        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places
+    ) -> State | None:
+        """The rows of `step_from` at these places alone; None where they cannot be had, and all must be stepped."""
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from argbeam.models.encoder_decoder import EncoderDecoder
 from argbeam.models.output_layer import ListedWords, WideLinear
 from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, lstm_layer, steps_for
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
-from argbeam.state import Noise, State
+from argbeam.state import Noise, Places, State
 
 # Places at which noise is drawn; each has masks of its own.
 _ENCODER_SITE, _DECODER_SITE, _OUTPUT_SITE = 0x10, 0x20, 0x30
@@ -78,6 +78,10 @@ class LstmSeq2Seq(EncoderDecoder):
         if _kernels_for(state):
             return self.decoder.kernel_step(state, tokens_N, rows_N)
         return self.step(state.select(rows_N), tokens_N)
+
+    def step_some(self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places) -> State:
+        """The rows of `step_from` at these places alone."""
+        return self.decoder(state.select(rows_X), tokens_X, places)  # type: ignore[no-any-return]
 
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
@@ -219,20 +223,24 @@ class Decoder(nn.Module):
         new["output"] = steps.combine(context_NH, out.h_NH, self.combine.weight, noise_BH).output_NH
         return State(shared, new, state.time + 1)
 
-    def forward(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
-        if _kernels_for(state):
+    def forward(self, state: State, tokens_N: Int[Tensor, " N"], places: Places | None = None) -> State:
+        """The state after one more word. With `places` the rows are those alone, of each sentence some."""
+        if places is None and _kernels_for(state):
             return self.kernel_step(state, tokens_N, None)
         shared, own = state.sentence, state.hypothesis
         layers: DecoderLayers = shared["layers"]
         x_NH = layers.embedding(tokens_N)
         if self.input_feeding:
             x_NH = torch.cat([x_NH, own["output"]], 1)
-        x_NH, new = lstm_layers(layers.inputs, layers.recurrent, x_NH, state)
+        x_NH, new = lstm_layers(layers.inputs, layers.recurrent, x_NH, state, places)
         # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
-        query_BRH = x_NH.view(layers.attention.keys_BSH.shape[0], -1, x_NH.shape[1])
-        context_NH = layers.attention(query_BRH).flatten(0, 1)
+        sentences = layers.attention.keys_BSH.shape[0]
+        if places is None:
+            context_NH = layers.attention(x_NH.view(sentences, -1, x_NH.shape[1])).flatten(0, 1)
+        else:
+            context_NH = places.gathered(layers.attention(places.spread(x_NH, sentences)))
         output_NH = torch.tanh(layers.combine(torch.cat([context_NH.to(x_NH.dtype), x_NH], 1)))
-        new["output"] = with_noise(output_NH.to(x_NH.dtype), shared.get("noise_output"), state.time)
+        new["output"] = with_noise(output_NH.to(x_NH.dtype), shared.get("noise_output"), state.time, places)
         return State(shared, new, state.time + 1)
 
 
@@ -249,13 +257,17 @@ class DecoderLayers:
 
 
 def lstm_layers(
-    inputs: Sequence[StepLinear], recurrent: Sequence[StepLinear], x_NI: Float[Tensor, "N I"], state: State
+    inputs: Sequence[StepLinear],
+    recurrent: Sequence[StepLinear],
+    x_NI: Float[Tensor, "N I"],
+    state: State,
+    places: Places | None = None,
 ) -> tuple[Float[Tensor, "N H"], dict[str, Tensor]]:
     """One word through a decoder's layers: the top layer's h, and the new h and c of each."""
     own = state.hypothesis
     new: dict[str, Tensor] = {}
     for i, (of_input, of_state) in enumerate(zip(inputs, recurrent, strict=True)):
-        x_NI = with_noise(x_NI, state.sentence.get(f"noise_decoder_{i}"), state.time)
+        x_NI = with_noise(x_NI, state.sentence.get(f"noise_decoder_{i}"), state.time, places)
         x_NI, c_NH = lstm_gates(of_input(x_NI), of_state(own[f"h_{i}"]), own[f"c_{i}"])
         new |= {f"h_{i}": x_NI, f"c_{i}": c_NH}
     return x_NI, new
@@ -295,6 +307,9 @@ def decoder_noise(
     return {name: noise.mask(site, steps=steps, width=hidden, rate=rate, dtype=dtype) for name, site in sites.items()}
 
 
-def with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int) -> Tensor:
+def with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int, places: Places | None = None) -> Tensor:
     """The same mask for every row of a sentence at this time step."""
-    return plain_steps.with_noise(x_NH, None if noise_BTH is None else noise_BTH[:, time])
+    if noise_BTH is None:
+        return x_NH
+    noise_BH = noise_BTH[:, time]
+    return plain_steps.with_noise(x_NH, noise_BH if places is None else noise_BH[places.sentence_X])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from argbeam.data import Batch
 from argbeam.models.contract import Model
+from argbeam.models.products import linear
 from argbeam.state import Noise, State
 
 
@@ -60,7 +61,7 @@ class WideLinear(nn.Linear):
     def all_words(self, x: Float[Tensor, "*N I"]) -> Float[Tensor, "*N O"]:
         """The layer's outputs, without gradient."""
         wide = [self._followed(p) for p in (self.weight, self.bias)]
-        return F.linear(x, wide[0], wide[1])[..., : self.out_features]
+        return linear(x.flatten(0, -2), wide[0], wide[1])[:, : self.out_features].view(*x.shape[:-1], -1)
 
     def _pad(self) -> None:
         for parameter in (self.weight, self.bias):

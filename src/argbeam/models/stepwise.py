@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from argbeam.models.products import linear
+
 _Tape = list[tuple[Tensor, ...]]
 
 
@@ -39,6 +41,8 @@ class StepLinear:
         return StepLinear(weight_OI, bias_O, tape)
 
     def __call__(self, x_NI: Float[Tensor, "N I"]) -> Float[Tensor, "N O"]:
+        if not torch.is_grad_enabled():
+            return linear(x_NI, self.weight_OI, self.bias_O).contiguous()
         out_NO: Tensor = _LinearStep.apply(x_NI, self.weight_OI, self.bias_O, self.tape)  # type: ignore[no-untyped-call]
         return out_NO
 
@@ -56,6 +60,8 @@ class StepEmbedding:
         return StepEmbedding(_EmbeddingSum.apply(layer.weight, tape), tape)  # type: ignore[no-untyped-call]
 
     def __call__(self, tokens_N: Int[Tensor, " N"]) -> Float[Tensor, "N E"]:
+        if not torch.is_grad_enabled():
+            return F.embedding(tokens_N, self.weight_VE)
         out_NE: Tensor = _EmbeddingStep.apply(tokens_N, self.weight_VE, self.tape)  # type: ignore[no-untyped-call]
         return out_NE
 
@@ -76,6 +82,8 @@ class StepAttention:
         return StepAttention(keys_BSH, memory_BSE, padding_B1S, tape)
 
     def __call__(self, query_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R E"]:
+        if not torch.is_grad_enabled():
+            return _attended(query_BRH, self.keys_BSH, self.memory_BSE, self.padding_B1S)[0]
         out_BRE: Tensor = _AttentionStep.apply(query_BRH, self.keys_BSH, self.memory_BSE, self.padding_B1S, self.tape)  # type: ignore[no-untyped-call]
         return out_BRE
 
@@ -173,11 +181,10 @@ class _AttentionStep(Function):
     def forward(
         ctx: Any, query_BRH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_B1S: Tensor, tape: _Tape
     ) -> Tensor:
-        match_BRS = torch.bmm(query_BRH, keys_BSH.transpose(1, 2))
-        weight_BRS = match_BRS.masked_fill_(padding_B1S, -torch.inf).softmax(-1)
+        out_BRH, weight_BRS = _attended(query_BRH, keys_BSH, memory_BSH, padding_B1S)
         ctx.save_for_backward(query_BRH, keys_BSH, memory_BSH, weight_BRS)
         ctx.tape = tape
-        return torch.bmm(weight_BRS, memory_BSH.to(weight_BRS.dtype))
+        return out_BRH
 
     @staticmethod
     @once_differentiable
@@ -191,3 +198,10 @@ class _AttentionStep(Function):
         match_grad_BRS = torch.ops.aten._softmax_backward_data(weight_grad_BRS, weight_BRS, -1, dtype)
         ctx.tape.append((query_BRH, match_grad_BRS, weight_BRS, grad_BRH))
         return torch.bmm(match_grad_BRS, keys_BSH), None, None, None, None
+
+
+def _attended(query_BRH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_B1S: Tensor) -> tuple[Tensor, Tensor]:
+    """What is read, and the weights it is read by."""
+    match_BRS = torch.bmm(query_BRH, keys_BSH.transpose(1, 2))
+    weight_BRS = match_BRS.masked_fill_(padding_B1S, -torch.inf).softmax(-1)
+    return torch.bmm(weight_BRS, memory_BSH.to(weight_BRS.dtype)), weight_BRS
