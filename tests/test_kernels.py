@@ -19,7 +19,7 @@ from argbeam.losses.bso import Bso, one_minus_bleu
 from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq, kernel_steps, plain_steps
 from argbeam.optim import Adagrad
-from argbeam.policies import MaxViolation, Restart
+from argbeam.policies import GoldStep, MaxViolation, Restart
 from argbeam.rules import NEVER, LastScore, ScoreRule, ScoreSum, Stop, StopBest, StopTop
 from argbeam.state import Noise
 from argbeam.successors import Permutation, Unconstrained
@@ -183,18 +183,11 @@ def test_a_step_of_the_search(
     policy = Restart(1.0) if restarts else MaxViolation(1.0)
 
     beam = Beam(place_K.expand(batch, -1), place_K.expand(batch, -1), total_BK, is_gold_BK)
-    allowed_BKC = selection.of_beam(allowed_NC, batch, beam_size)
-    found = selection.best_successors(rule, beam, words_BRC[:, :-1], allowed_BKC, candidates_BC, kept=kept)
-    gold_word_B = selection.worth_of(gold_B, words_BRC[:, -1], candidates_BC)
-    gold_rank_B = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, 0, 0]
-    verdict = search._judge(found, beam, gold_B, gold_rank_B, active_B, best_wrong_B, policy, stop)
-    after = search._going_on(found, verdict, beam_size)
-    if restarts:
-        alone_K = torch.zeros(beam_size).masked_fill(place_K > 0, NEVER)
-        after = search._restarted(after, verdict, gold_B, alone_K, place_K == 0)
-    top = stop is not None and stop.ended_gives_up_place
-    if top:
-        after = search._without_ended(after, after.tokens_BK == EOS)
+    start_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
+    start = Beam(beam.parents_BK, beam.tokens_BK, start_BK, (place_K == 0).expand(batch, -1))
+    here = GoldStep(policy, stop, gold_B, gold_total_B1[:, 0], active_B, best_wrong_B)
+    words = selection.AllWords(rule, words_BRC, candidates_BC)
+    found, verdict, after, rows_N, tokens_N = search.gold_step(beam, words, allowed_NC, here, start, kept=kept)
 
     if seed:  # any layout will do
         words_BRC, allowed_NC = words_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
@@ -213,11 +206,11 @@ def test_a_step_of_the_search(
         margin=1.0,
         sums=isinstance(rule, ScoreSum),
         restarts=restarts,
-        ended_gives_up_place=top,
+        ended_gives_up_place=here.ended_gives_up_place,
     )
     there_BJ = found.ranks_BJ > NEVER
     assert_close(out.ranks_BJ, found.ranks_BJ)
-    assert_close(out.gold_rank_B, gold_rank_B)
+    assert_close(out.gold_rank_B, verdict.gold_rank_B)
     assert_close(out.rival_rank_B, verdict.rival_rank_B)
     assert_close(out.next_total_BK, after.total_BK)
     assert torch.equal(out.tokens_BJ[there_BJ], found.tokens_BJ[there_BJ])
@@ -227,13 +220,10 @@ def test_a_step_of_the_search(
     assert torch.equal(out.rival_ended_B, verdict.rival_ended_B)
     assert torch.equal(out.rival_B[verdict.violation_B], verdict.rival_B[verdict.violation_B])
     alive_BK = after.total_BK > NEVER
-    rows_BR, tokens_BR = out.next_rows_N.view(batch, lanes), out.next_tokens_N.view(batch, lanes)
-    first_row_B1 = torch.arange(batch)[:, None] * lanes
-    assert torch.equal((rows_BR - first_row_B1)[:, :-1][alive_BK], after.parents_BK[alive_BK])
-    assert torch.equal(tokens_BR[:, :-1][alive_BK], after.tokens_BK[alive_BK])
+    alive_N = torch.cat([alive_BK, torch.ones(batch, 1, dtype=torch.bool)], 1).flatten()  # gold's row always is
+    assert torch.equal(out.next_rows_N[alive_N], rows_N[alive_N])
+    assert torch.equal(out.next_tokens_N[alive_N], tokens_N[alive_N])
     assert torch.equal(out.next_is_gold_BK[alive_BK], after.is_gold_BK[alive_BK])
-    assert torch.equal(rows_BR[:, -1:], first_row_B1 + beam_size)
-    assert torch.equal(tokens_BR[:, -1], gold_B)
 
 
 def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:

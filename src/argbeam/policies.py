@@ -5,6 +5,7 @@ without restarts is the search of decoding; gold is held against the best wrong 
 step of a sentence is trained on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -12,7 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.rules import NEVER
+from argbeam.beams import Beams, Verdict, Violations, rival_words
+from argbeam.rules import NEVER, Stop
+from argbeam.vocabulary import EOS
 
 
 class Policy(Protocol):
@@ -73,6 +76,60 @@ class Gold:
     tokens_BT: Int[Tensor, "B T"]
     length_B: Int[Tensor, " B"]
     policy: Policy
+
+
+@dataclass(frozen=True)
+class GoldStep:
+    """What one step of a training search knows of gold: its word, the rank of its prefix before that word.
+
+    `active_B`: the sentence has a word here. `best_wrong_B`: the rival is the best wrong prefix, not the K-th.
+    """
+
+    policy: Policy
+    stop: Stop | None
+    word_B: Tensor
+    total_B: Tensor
+    active_B: Tensor
+    best_wrong_B: Tensor
+
+    @property
+    def ended_gives_up_place(self) -> bool:
+        """Whether an ended prefix leaves the beam, as it does under `top`."""
+        return self.stop is not None and self.stop.ended_gives_up_place
+
+
+def violations_of(
+    beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, beam_size: int, stop: Stop | None
+) -> Violations:
+    """The verdicts of all steps, those that the policy trains on, and their rivals' words."""
+    gold_score_TB = torch.stack([v.gold_rank_B for v in verdicts])
+    rival_score_TB = torch.stack([v.rival_rank_B for v in verdicts])
+    rival_TB = torch.stack([v.rival_B for v in verdicts])
+    rival_ended_TB = torch.stack([v.rival_ended_B for v in verdicts])
+    is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.ranks_TBJ > NEVER)
+    rival_is_gold_TB = is_gold_TBJ.gather(2, rival_TB[..., None])[..., 0]
+    on_beam_TB = is_gold_TBJ[:, :, :beam_size].any(2)
+    last_B = stop_B = (gold.length_B - 1).clamp(min=0)
+    if not gold.policy.restarts:
+        lost_TB = ~on_beam_TB
+        if stop is not None and stop.ended_gives_up_place:
+            before_last_TB = torch.arange(len(verdicts), device=last_B.device)[:, None] < last_B
+            ended_TBJ = (beams.tokens_TBJ == EOS) & before_last_TB[..., None]
+            rival_ended_TB = ended_TBJ.gather(2, rival_TB[..., None])[..., 0]
+            lost_TB = lost_TB | ended_TBJ[:, :, 0]  # decoding would end here
+        stop_B = torch.minimum((~lost_TB).long().cumprod(0).sum(0), last_B)
+    violation_TB = torch.stack([v.violation_B for v in verdicts])
+    violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
+    return Violations(
+        violation_BT=violation_TB.T,
+        rival_BT=rival_words(beams, gold.tokens_BT, violation_TB, rival_TB),
+        rival_is_gold_BT=(rival_is_gold_TB & violation_TB).T,
+        rival_ended_BT=(rival_ended_TB & violation_TB).T,
+        gold_score_BT=gold_score_TB.T,
+        rival_score_BT=rival_score_TB.T,
+        gold_on_beam_B=on_beam_TB.gather(0, last_B[None])[0],
+        stop_B=stop_B,
+    )
 
 
 def _at(step_B: Tensor, like_TB: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from argbeam.beams import Beam, Beams, Found, SearchResult, Verdict, Violations, read_result, rival_words
+from argbeam.beams import Beam, Beams, Found, SearchResult, Verdict, read_result
 from argbeam.live import first_step, live_rows
 from argbeam.models.contract import Lists, Model
-from argbeam.policies import Gold, Policy
+from argbeam.policies import Gold, GoldStep, violations_of
 from argbeam.rules import NEVER, Finished, ScoreRule, Stop
-from argbeam.selection import best_live_successors, best_successors, live_words, live_worth_of, of_beam, worth_of
+from argbeam.selection import AllWords, LiveWords, score_words
 from argbeam.shortcuts import advanced, kernel_fits, kernel_step, step_from
 from argbeam.state import State
 from argbeam.successors import Choices
@@ -97,23 +97,16 @@ def searching(
     lanes = beam_size + (gold is not None)  # the gold prefix rides along as the last row
     # The last step's rival is the best wrong sequence: the second best of all where gold is the best.
     kept = max(beam_size, 2) if gold is not None else beam_size
-    first_row_B1 = (torch.arange(batch, device=device) * lanes)[:, None]
-    gold_row_B1 = torch.full_like(first_row_B1, beam_size)
-    only_first_K = torch.arange(beam_size, device=device) == 0
-
     rows_N = torch.arange(batch * lanes, device=device) // lanes
     state, choices = first_step(model, state, rows_N, sentences=batch), choices.select(rows_N)
-    alone_K = torch.zeros_like(only_first_K, dtype=model.output(state).dtype).masked_fill(~only_first_K, NEVER)
-    nothing_BK = torch.zeros_like(rows_N).view(batch, lanes)[:, :beam_size]
-    beam = Beam(nothing_BK, nothing_BK, alone_K.expand(batch, -1), only_first_K.expand(batch, -1))
-    gold_total_B1 = torch.zeros_like(beam.total_BK[:, :1])
+    beam = start = _only_the_empty_prefix(batch, beam_size, like=model.output(state))
+    gold_total_B = torch.zeros_like(beam.total_BK[:, 0])
     over_B = dead_B = torch.zeros_like(length_B, dtype=torch.bool)
     finished = Finished.empty(batch, n_best, like=beam.total_BK)
     active_TB = torch.arange(steps, device=device)[:, None] < length_B
     last_TB = torch.arange(1, steps + 1, device=device)[:, None] == length_B
     # The rival is the best wrong prefix at the last step, and without restarts at every step.
-    restarts = gold is not None and gold.policy.restarts
-    best_wrong_TB = last_TB if restarts else torch.ones_like(last_TB)
+    best_wrong_TB = last_TB if gold is not None and gold.policy.restarts else torch.ones_like(last_TB)
     history: list[Found] = []
     verdicts: list[Verdict] = []
     read = partial(_result, gold=gold, stop=stop, n_best=n_best)
@@ -125,61 +118,24 @@ def searching(
     live = live_rows(beam, active_TB[0], over_B, dead_B, lanes=lanes)
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
-        gold_B = None if gold is None else gold.tokens_BT[:, t]
-        gold_word_B = None
-        if live is not None and choices.candidates_BC is None:
-            words_XV = live_words(rule, scorer, output_BRH, live)
-            found = best_live_successors(rule, beam, words_XV, choices.allowed(), live, kept=kept)
-            if gold_B is not None:
-                gold_word_B = live_worth_of(gold_B, rule, scorer, output_BRH, words_XV, live)
-        else:
-            words_BRC = rule.words(scorer, output_BRH, choices.candidates_BC)
-            if gold is not None and gold_B is not None and kernel_fits(rule, words_BRC, beam_size, kept):
-                found, verdict, beam, rows_N, tokens_N = kernel_step(
-                    rule,
-                    beam,
-                    words_BRC,
-                    choices,
-                    gold.policy,
-                    gold_B,
-                    gold_total_B1,
-                    active_TB[t],
-                    best_wrong_TB[t],
-                    stop,
-                    kept=kept,
-                )
-                gold_total_B1 = verdict.gold_rank_B[:, None]
-                verdicts.append(verdict)
-                history.append(found)
-                if t + 1 < steps:
-                    choices = advanced(choices, rows_N, tokens_N)
-                    state = step_from(model, state, rows_N, tokens_N, None)
-                continue
-            allowed_BKC = of_beam(choices.allowed(), batch, beam_size)
-            found = best_successors(rule, beam, words_BRC[:, :beam_size], allowed_BKC, choices.candidates_BC, kept=kept)
-            if gold_B is not None:
-                gold_word_B = worth_of(gold_B, words_BRC[:, -1], choices.candidates_BC)
-            del words_BRC  # a search may pause for long, and this is the widest of its tensors
-        if gold is not None and gold_B is not None and gold_word_B is not None:
-            gold_total_B1 = rule.rank(gold_total_B1, gold_word_B[:, None, None])[:, :, 0]
-            verdict = _judge(
-                found, beam, gold_B, gold_total_B1[:, 0], active_TB[t], best_wrong_TB[t], gold.policy, stop
-            )
+        words = score_words(rule, scorer, output_BRH, choices.candidates_BC, live)
+        allowed_NC = choices.allowed()
+        if gold is not None:
+            here = GoldStep(gold.policy, stop, gold.tokens_BT[:, t], gold_total_B, active_TB[t], best_wrong_TB[t])
+            if kernel_fits(words, beam_size, kept):
+                found, verdict, beam, rows_N, tokens_N = kernel_step(beam, words, allowed_NC, here, kept=kept)
+            else:
+                found, verdict, beam, rows_N, tokens_N = gold_step(beam, words, allowed_NC, here, start, kept=kept)
+            gold_total_B = verdict.gold_rank_B
             verdicts.append(verdict)
-            beam = _going_on(found, verdict, beam_size)
-            if restarts:
-                beam = _restarted(beam, verdict, gold_B, alone_K, only_first_K)
-            if stop is not None and stop.ended_gives_up_place:
-                beam = _without_ended(beam, beam.tokens_BK == EOS)
-            parents_BR = torch.cat([beam.parents_BK, gold_row_B1], 1)
-            tokens_BR = torch.cat([beam.tokens_BK, gold_B[:, None]], 1)
         else:
+            found = words.best_successors(beam, allowed_NC, kept=kept)
             active_B = active_TB[t] & ~over_B & ~dead_B
             dead_B = dead_B | (active_B & (found.ranks_BJ[:, 0] == NEVER))
             active_B = active_B & ~dead_B
             found = _frozen(found, beam.total_BK, ~active_B)
             beam = Beam(found.parents_BJ, found.tokens_BJ, found.ranks_BJ, beam.is_gold_BK)
-            parents_BR, tokens_BR = beam.parents_BK, beam.tokens_BK
+            rows_N, tokens_N = _rows(beam.parents_BK), beam.tokens_BK.flatten()
             if stop is not None:
                 ended_BK = (beam.tokens_BK == EOS) & active_B[:, None] & (beam.total_BK > NEVER)
                 rank_BK = rule.finished(beam.total_BK, t + 1)
@@ -187,16 +143,49 @@ def searching(
                 beam = _without_ended(beam, ended_BK)
                 over_B = over_B | finished.over(stop, rule, beam.total_BK, length_B)
         history.append(found)
+        del words  # a search may pause for long, and this is the widest of its tensors
         if end_early and gold is None and stop is not None and (t + 1) % _LOOK_EVERY == 0 and t + 1 < steps:
             over = (over_B | dead_B | (length_B <= t + 1)).all()
             yield Pause(over, partial(read, tuple(history), (), finished, beam.total_BK, dead_B))
         if t + 1 < steps:
-            rows_N = (first_row_B1 + parents_BR).flatten()
-            choices = advanced(choices, rows_N, tokens_BR.flatten())
+            choices = advanced(choices, rows_N, tokens_N)
             live = live_rows(beam, active_TB[t + 1], over_B, dead_B, lanes=lanes)
-            state = step_from(model, state, rows_N, tokens_BR.flatten(), live)
+            state = step_from(model, state, rows_N, tokens_N, live)
 
     yield Pause(None, partial(read, history, verdicts, finished, beam.total_BK, dead_B))
+
+
+def gold_step(
+    beam: Beam,
+    words: AllWords | LiveWords,
+    allowed_NC: Bool[Tensor, "N C"],
+    gold: GoldStep,
+    start: Beam,
+    *,
+    kept: int,
+) -> tuple[Found, Verdict, Beam, Tensor, Tensor]:
+    """One step of the training search (Wiseman & Rush 2016, section 4.2): successors, rival, verdict, restart.
+
+    Returns what was found and judged, the next beam, and for each row of it, gold's last, the row it goes on from and
+    its newest word. `start` is the beam of the empty prefix.
+    """
+    beam_size = beam.total_BK.shape[1]
+    found = words.best_successors(beam, allowed_NC, kept=kept)
+    gold_word_B = words.in_last_row(gold.word_B)
+    verdict = _judge(found, beam, gold, words.rule.rank(gold.total_B[:, None], gold_word_B[:, None, None])[:, 0, 0])
+    beam = Beam(
+        found.parents_BJ[:, :beam_size],
+        found.tokens_BJ[:, :beam_size],
+        found.ranks_BJ[:, :beam_size],
+        verdict.is_gold_BJ[:, :beam_size],
+    )
+    if gold.policy.restarts:
+        beam = _restarted(beam, verdict, gold.word_B, start)
+    if gold.ended_gives_up_place:
+        beam = _without_ended(beam, beam.tokens_BK == EOS)
+    gold_row_B1 = torch.full_like(beam.parents_BK[:, :1], beam_size)
+    rows_N = _rows(torch.cat([beam.parents_BK, gold_row_B1], 1))
+    return found, verdict, beam, rows_N, torch.cat([beam.tokens_BK, gold.word_B[:, None]], 1).flatten()
 
 
 def _result(
@@ -216,7 +205,9 @@ def _result(
         torch.stack([found.parents_BJ for found in history]),
         torch.stack([found.ranks_BJ for found in history]),
     )
-    violations = None if gold is None else _violations(beams, verdicts, gold, total_BK.shape[1], stop)
+    violations = None
+    if gold is not None:
+        violations = violations_of(beams, verdicts, gold, beam_size=total_BK.shape[1], stop=stop)
     open_length = stop is not None and gold is None
     return read_result(beams, finished, total_BK, dead_B, violations, n_best=n_best, open_length=open_length)
 
@@ -232,88 +223,52 @@ def _frozen(found: Found, total_BK: Tensor, still_B: Tensor) -> Found:
     )
 
 
-def _judge(
-    found: Found,
-    beam: Beam,
-    gold_B: Tensor,
-    gold_rank_B: Tensor,
-    active_B: Tensor,
-    best_wrong_B: Tensor,
-    policy: Policy,
-    stop: Stop | None,
-) -> Verdict:
-    """The rival and whether it violates the margin (Wiseman & Rush 2016, section 4.2, and its Algorithm 1)."""
+def _judge(found: Found, beam: Beam, gold: GoldStep, gold_rank_B: Tensor) -> Verdict:
+    """The rival, and whether it violates the margin."""
     beam_size = beam.total_BK.shape[1]
     # A successor is gold if its parent was and its newest word is; one token alone does not tell.
-    is_gold_BJ = beam.is_gold_BK.gather(1, found.parents_BJ) & (found.tokens_BJ == gold_B[:, None])
+    is_gold_BJ = beam.is_gold_BK.gather(1, found.parents_BJ) & (found.tokens_BJ == gold.word_B[:, None])
     first_wrong_B = is_gold_BJ[:, 0].long()  # place 1 if gold is first, else place 0
-    rival_B = torch.where(best_wrong_B, first_wrong_B, beam_size - 1)
-    ended_violates_B = torch.zeros_like(best_wrong_B)
-    if stop is not None and stop.ended_gives_up_place:
+    rival_B = torch.where(gold.best_wrong_B, first_wrong_B, beam_size - 1)
+    ended_violates_B = torch.zeros_like(gold.best_wrong_B)
+    if gold.ended_gives_up_place:
         # An ended prefix that comes too near to gold would end the search: it is the rival before the K-th is.
         ended_BK = found.tokens_BJ[:, :beam_size] == EOS
         ended_rank_B, ended_B = found.ranks_BJ[:, :beam_size].masked_fill(~ended_BK, NEVER).max(1)
-        ended_violates_B = ~best_wrong_B & (gold_rank_B < ended_rank_B + policy.margin)
+        ended_violates_B = ~gold.best_wrong_B & (gold_rank_B < ended_rank_B + gold.policy.margin)
         rival_B = torch.where(ended_violates_B, ended_B, rival_B)
     rival_rank_B = found.ranks_BJ.gather(1, rival_B[:, None])[:, 0]
-    violation_B = active_B & (gold_rank_B < rival_rank_B + policy.margin)
+    violation_B = gold.active_B & (gold_rank_B < rival_rank_B + gold.policy.margin)
     return Verdict(violation_B, rival_B, rival_rank_B, ended_violates_B, is_gold_BJ, gold_rank_B)
 
 
-def _going_on(found: Found, verdict: Verdict, beam_size: int) -> Beam:
-    """The beam after a step: the K best successors, gold among them or not."""
-    return Beam(
-        found.parents_BJ[:, :beam_size],
-        found.tokens_BJ[:, :beam_size],
-        found.ranks_BJ[:, :beam_size],
-        verdict.is_gold_BJ[:, :beam_size],
-    )
-
-
-def _restarted(beam: Beam, verdict: Verdict, gold_B: Tensor, alone_K: Tensor, only_first_K: Tensor) -> Beam:
+def _restarted(beam: Beam, verdict: Verdict, gold_B: Tensor, start: Beam) -> Beam:
     """After a violation the gold prefix in row 0 and nothing else; the beam as it is where there is none."""
     restart_B1 = verdict.violation_B[:, None]
     return Beam(
-        parents_BK=torch.where(restart_B1, alone_K.shape[0], beam.parents_BK),
+        parents_BK=torch.where(restart_B1, beam.total_BK.shape[1], beam.parents_BK),  # gold's row is behind the beam's
         tokens_BK=torch.where(restart_B1, gold_B[:, None], beam.tokens_BK),
-        total_BK=torch.where(restart_B1, verdict.gold_rank_B[:, None] + alone_K, beam.total_BK),
-        is_gold_BK=torch.where(restart_B1, only_first_K, beam.is_gold_BK),
+        total_BK=torch.where(restart_B1, verdict.gold_rank_B[:, None] + start.total_BK, beam.total_BK),
+        is_gold_BK=torch.where(restart_B1, start.is_gold_BK, beam.is_gold_BK),
     )
+
+
+def _only_the_empty_prefix(batch: int, beam_size: int, *, like: Tensor) -> Beam:
+    """Row 0 holds the empty prefix, which is gold's too; the others hold nothing."""
+    nothing_BK = torch.zeros(batch, beam_size, dtype=torch.int64, device=like.device)
+    first_BK = (torch.arange(beam_size, device=like.device) == 0).expand(batch, -1)
+    return Beam(
+        nothing_BK, nothing_BK, torch.zeros_like(first_BK, dtype=like.dtype).masked_fill(~first_BK, NEVER), first_BK
+    )
+
+
+def _rows(parents_BR: Int[Tensor, "B R"]) -> Int[Tensor, " N"]:
+    """The rows of parents that are counted within their sentence."""
+    batch, lanes = parents_BR.shape
+    return (lanes * torch.arange(batch, device=parents_BR.device)[:, None] + parents_BR).flatten()
 
 
 def _without_ended(beam: Beam, ended_BK: Tensor) -> Beam:
     """An ended prefix never continues and gives its place up."""
     total_BK = beam.total_BK.masked_fill(ended_BK, NEVER)
     return Beam(beam.parents_BK, beam.tokens_BK, total_BK, beam.is_gold_BK)
-
-
-def _violations(beams: Beams, verdicts: Sequence[Verdict], gold: Gold, beam_size: int, stop: Stop | None) -> Violations:
-    """All verdicts together, those that the policy trains on, and their rivals' words."""
-    gold_score_TB = torch.stack([v.gold_rank_B for v in verdicts])
-    rival_score_TB = torch.stack([v.rival_rank_B for v in verdicts])
-    rival_TB = torch.stack([v.rival_B for v in verdicts])
-    rival_ended_TB = torch.stack([v.rival_ended_B for v in verdicts])
-    is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.ranks_TBJ > NEVER)
-    rival_is_gold_TB = is_gold_TBJ.gather(2, rival_TB[..., None])[..., 0]
-    on_beam_TB = is_gold_TBJ[:, :, :beam_size].any(2)
-    last_B = stop_B = (gold.length_B - 1).clamp(min=0)
-    if not gold.policy.restarts:
-        lost_TB = ~on_beam_TB
-        if stop is not None and stop.ended_gives_up_place:
-            before_last_TB = torch.arange(len(verdicts), device=last_B.device)[:, None] < last_B
-            ended_TBJ = (beams.tokens_TBJ == EOS) & before_last_TB[..., None]
-            rival_ended_TB = ended_TBJ.gather(2, rival_TB[..., None])[..., 0]
-            lost_TB = lost_TB | ended_TBJ[:, :, 0]  # decoding would end here
-        stop_B = torch.minimum((~lost_TB).long().cumprod(0).sum(0), last_B)
-    violation_TB = torch.stack([v.violation_B for v in verdicts])
-    violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
-    return Violations(
-        violation_BT=violation_TB.T,
-        rival_BT=rival_words(beams, gold.tokens_BT, violation_TB, rival_TB),
-        rival_is_gold_BT=(rival_is_gold_TB & violation_TB).T,
-        rival_ended_BT=(rival_ended_TB & violation_TB).T,
-        gold_score_BT=gold_score_TB.T,
-        rival_score_BT=rival_score_TB.T,
-        gold_on_beam_B=on_beam_TB.gather(0, last_B[None])[0],
-        stop_B=stop_B,
-    )

@@ -1,5 +1,7 @@
 """The best successors of a beam: what each word is worth, and which K of all are the best."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,6 +13,69 @@ from argbeam.rules import NEVER, ScoreRule
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 _BLOCK, _BLOCKS = 64, 16
+
+
+@dataclass(frozen=True)
+class AllWords:
+    """What every word, or every candidate, is worth in every row."""
+
+    rule: ScoreRule
+    words_BRC: Float[Tensor, "B R C"]
+    candidates_BC: Int[Tensor, "B C"] | None
+
+    def best_successors(self, beam: Beam, allowed_NC: Bool[Tensor, "N C"], *, kept: int) -> Found:
+        """The best valid successors of a beam, whose rows are the first ones."""
+        batch, beam_size = beam.total_BK.shape
+        allowed_BKC = of_beam(allowed_NC, batch, beam_size)
+        return best_successors(
+            self.rule, beam, self.words_BRC[:, :beam_size], allowed_BKC, self.candidates_BC, kept=kept
+        )
+
+    def in_last_row(self, word_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """What one word per sentence is worth in its last row."""
+        return worth_of(word_B, self.words_BRC[:, -1], self.candidates_BC)
+
+
+@dataclass(frozen=True)
+class LiveWords:
+    """What every word is worth in the live rows of the beams; the same methods."""
+
+    rule: ScoreRule
+    model: Model
+    output_BRH: Float[Tensor, "B R H"]
+    live: Live
+    words_XV: Float[Tensor, "X V"]
+
+    def best_successors(self, beam: Beam, allowed_NV: Bool[Tensor, "N V"], *, kept: int) -> Found:
+        if allowed_NV.shape[0] == 1:  # a few columns are cheaper than a mask over all
+            valid_XV = self.words_XV.clone(memory_format=torch.contiguous_format)
+            valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
+        else:
+            valid_XV = torch.where(allowed_NV[self.live.beam_place_X], self.words_XV, NEVER)
+        best_1XP = _best_words(valid_XV[None], kept)
+        # A row that is not live gets another one's words, which an empty row ranks as nothing.
+        row_BK = self.live.row_BR[:, : beam.total_BK.shape[1]]
+        row_words_BKP, row_columns_BKP = (part_1XP[0, row_BK] for part_1XP in best_1XP)
+        return _best_of_all(self.rule, beam, row_words_BKP, row_columns_BKP, None, kept)
+
+    def in_last_row(self, word_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+        if self.live.all_on_beams:  # gold's lane mostly is a row of the beam as well
+            return self.words_XV[self.live.row_BR[:, -1], word_B]
+        return self.rule.words(self.model, self.output_BRH[:, -1:], word_B[:, None])[:, 0, 0]
+
+
+def score_words(
+    rule: ScoreRule,
+    model: Model,
+    output_BRH: Float[Tensor, "B R H"],
+    candidates_BC: Int[Tensor, "B C"] | None,
+    live: Live | None,
+) -> AllWords | LiveWords:
+    """What the words are worth: in live rows alone where they are known, and candidates are not few anyway."""
+    if live is None or candidates_BC is not None:
+        return AllWords(rule, rule.words(model, output_BRH, candidates_BC), candidates_BC)
+    output_XH = output_BRH.flatten(0, 1).index_select(0, live.beam_place_X)
+    return LiveWords(rule, model, output_BRH, live, rule.words(model, output_XH[None], None)[0])
 
 
 def best_successors(
@@ -25,43 +90,6 @@ def best_successors(
     """The best valid successors: first each row's best words, which every rule ranks alike, then the best of all."""
     row_words_BKP, row_columns_BKP = _best_words(torch.where(allowed_BKC, words_BKC, NEVER), kept)
     return _best_of_all(rule, beam, row_words_BKP, row_columns_BKP, candidates_BC, kept)
-
-
-def live_words(rule: ScoreRule, model: Model, output_BRH: Float[Tensor, "B R H"], live: Live) -> Float[Tensor, "X V"]:
-    """What all words are worth in the live rows of the beams."""
-    output_XH = output_BRH.flatten(0, 1).index_select(0, live.beam_place_X)
-    return rule.words(model, output_XH[None], None)[0]
-
-
-def best_live_successors(
-    rule: ScoreRule,
-    beam: Beam,
-    words_XV: Float[Tensor, "X V"],
-    allowed_NV: Bool[Tensor, "N V"] | Bool[Tensor, "1 V"],
-    live: Live,
-    *,
-    kept: int,
-) -> Found:
-    """`best_successors`, from the words of the live rows alone."""
-    if allowed_NV.shape[0] == 1:  # a few columns are cheaper than a mask over all
-        valid_XV = words_XV.clone(memory_format=torch.contiguous_format)
-        valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
-    else:
-        valid_XV = torch.where(allowed_NV[live.beam_place_X], words_XV, NEVER)
-    best_1XP = _best_words(valid_XV[None], kept)
-    # A row that is not live gets another one's words, which an empty row ranks as nothing.
-    row_BK = live.row_BR[:, : beam.total_BK.shape[1]]
-    row_words_BKP, row_columns_BKP = (part_1XP[0, row_BK] for part_1XP in best_1XP)
-    return _best_of_all(rule, beam, row_words_BKP, row_columns_BKP, None, kept)
-
-
-def live_worth_of(
-    word_B: Tensor, rule: ScoreRule, model: Model, output_BRH: Tensor, words_XV: Tensor, live: Live
-) -> Tensor:
-    """What one word per sentence is worth in the last lane, which mostly is a row of the beam as well."""
-    if live.all_on_beams:
-        return words_XV[live.row_BR[:, -1], word_B]
-    return rule.words(model, output_BRH[:, -1:], word_B[:, None])[:, 0, 0]
 
 
 def _best_of_all(

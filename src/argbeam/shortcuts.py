@@ -1,13 +1,16 @@
 """Where a search leaves the plain path: a training step as one kernel, and what models and choices do at once."""
 
+from typing import TypeGuard
+
 from torch import Tensor
 
 from argbeam import kernels
 from argbeam.beams import Beam, Found, Verdict
 from argbeam.live import Live
 from argbeam.models.contract import Model, StepsFrom, StepsSome
-from argbeam.policies import Policy
-from argbeam.rules import LastScore, LogprobSum, ScoreRule, ScoreSum, Stop
+from argbeam.policies import GoldStep
+from argbeam.rules import LastScore, LogprobSum, ScoreSum
+from argbeam.selection import AllWords, LiveWords
 from argbeam.state import State
 from argbeam.successors import AdvancesFrom, Choices
 
@@ -15,43 +18,36 @@ if kernels.INSTALLED:
     from argbeam.kernels import search_step
 
 
-def kernel_fits(rule: ScoreRule, words_BRC: Tensor, beam_size: int, kept: int) -> bool:
-    """Whether a training step can be the kernel that does as `best_successors`, `_judge` and `_restarted` do."""
-    known = isinstance(rule, LastScore | ScoreSum | LogprobSum)
-    return known and kernels.usable(words_BRC) and search_step.fits(beam_size, words_BRC.shape[2], kept)
+def kernel_fits(words: AllWords | LiveWords, beam_size: int, kept: int) -> TypeGuard[AllWords]:
+    """Whether a training step can be the kernel that does as `search.gold_step` does."""
+    return (
+        isinstance(words, AllWords)
+        and isinstance(words.rule, LastScore | ScoreSum | LogprobSum)
+        and kernels.usable(words.words_BRC)
+        and search_step.fits(beam_size, words.words_BRC.shape[2], kept)
+    )
 
 
 def kernel_step(
-    rule: ScoreRule,
-    beam: Beam,
-    words_BRC: Tensor,
-    choices: Choices,
-    policy: Policy,
-    gold_B: Tensor,
-    gold_total_B1: Tensor,
-    active_B: Tensor,
-    best_wrong_B: Tensor,
-    stop: Stop | None,
-    *,
-    kept: int,
+    beam: Beam, words: AllWords, allowed_NC: Tensor, gold: GoldStep, *, kept: int
 ) -> tuple[Found, Verdict, Beam, Tensor, Tensor]:
-    """A training step in one kernel: what was found and judged, the next beam, its parents' rows and newest words."""
-    batch, lanes, _ = words_BRC.shape
+    """`search.gold_step` in one kernel."""
+    batch, lanes, _ = words.words_BRC.shape
     out = search_step.search_step(
-        words_BRC,
-        choices.allowed(),
-        choices.candidates_BC,
+        words.words_BRC,
+        allowed_NC,
+        words.candidates_BC,
         beam.total_BK,
         beam.is_gold_BK,
-        gold_B,
-        gold_total_B1[:, 0],
-        active_B,
-        best_wrong_B,
+        gold.word_B,
+        gold.total_B,
+        gold.active_B,
+        gold.best_wrong_B,
         kept=kept,
-        margin=policy.margin,
-        sums=rule.adds_up,
-        restarts=policy.restarts,
-        ended_gives_up_place=stop is not None and stop.ended_gives_up_place,
+        margin=gold.policy.margin,
+        sums=words.rule.adds_up,
+        restarts=gold.policy.restarts,
+        ended_gives_up_place=gold.ended_gives_up_place,
     )
     found = Found(out.parents_BJ, out.tokens_BJ, out.ranks_BJ)
     verdict = Verdict(
