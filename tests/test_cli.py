@@ -467,7 +467,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(argbeam: Command, tmp_path:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"7 runs under {out / 'runs'}"  # two costs and their pre-training, twice; the timing
-    assert lines[-1] == "costs: Translation by cost, generated, dev: cost 0/1, cost 1-SB"
+    assert lines[-1] == "costs: Translation by cost, generated, dev: cost 0/1; cost 1-SB"
     assert "costs: generated" in done.stderr and not out.exists()
 
 

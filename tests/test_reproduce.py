@@ -126,12 +126,21 @@ def test_records_that_are_passed_on_are_not_made_again(
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(run.name))
     assert line.endswith("done, model elsewhere")
     assert work_done(campaign.plan, campaign.folders) == run.work
+    # Pre-training was passed on as well, but there is no model to start from: it has to be made again.
+    pretrain = next(run for run in campaign.plan.runs if "pretrain" in run.name)
+    passed_on = tmp_path / "out" / "runs" / pretrain.name
+    passed_on.mkdir()
+    elsewhere = pretrain.recipe.model_copy(update={"decode": pretrain.recipe.decode.model_copy(update={"batch": 7})})
+    (passed_on / "recipe.json").write_text(elsewhere.model_dump_json())
+    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
     monkeypatch.setattr(
         "argbeam.reproduce.campaign.run_steps",
         lambda steps, *_: Outcome(0, {step.name: "not now" for step in steps}),
     )
     with pytest.raises(ArgbeamError, match=rf"{len(campaign.plan.runs) - 1} of {len(campaign.plan.runs) - 1} steps"):
         run_campaign(campaign, jobs=1)
+    assert (there.exists(), passed_on.exists()) == (True, False)
+    assert (tmp_path / "out" / "passed_on" / pretrain.name / "recipe.json").exists()
 
 
 def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:

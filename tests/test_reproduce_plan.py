@@ -197,6 +197,13 @@ def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
         assert load_recipe(path) == run.recipe
 
 
+def test_a_second_call_with_fewer_seeds_keeps_the_others() -> None:
+    """And one with more adds them. Runs are listed in the order in which they were first planned."""
+    one, two = (plan_record(planned(experiment("a", SEQ2SEQ, BSO), seeds=seeds)) for seeds in (1, 2))
+    assert merged_record(two, one) == two
+    assert merged_record(one, two) == two
+
+
 def test_a_second_call_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
     first, second = planned(experiment("a", SEQ2SEQ), experiment("b", BSO)), planned(experiment("b", CONBSO))
     record = merged_record(plan_record(first), plan_record(second))

@@ -440,3 +440,17 @@ def test_a_position_that_cannot_be_is_refused(whole: tuple[Recipe, Path], tmp_pa
 def test_a_device_of_another_name_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"^device gpu: accepted: cpu, cuda, auto$"):
         choose_device("gpu")
+
+
+def test_a_beam_below_zero_is_an_error_of_one_line(whole: tuple[Recipe, Path]) -> None:
+    run = load(whole[1], device="cpu")
+    with pytest.raises(ConfigError, match=r"^beam = -1: must be at least 1, or 0 for the recipe's$"):
+        run.decode(["ko ba"], beam=-1)
+
+
+def test_scores_that_are_not_numbers_are_told_when_decoding(whole: tuple[Recipe, Path]) -> None:
+    run = load(whole[1], device="cpu")
+    for weight in run.model.state_dict().values():
+        weight.fill_(torch.nan)
+    with pytest.raises(ArgbeamError, match=r"^the model's scores are not numbers"):
+        run.decode(["ko ba"])

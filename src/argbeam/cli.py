@@ -235,6 +235,7 @@ def bench(
     from argbeam.bench import Shape, show_rows
     from argbeam.bench import bench as rows_of
     from argbeam.devices import choose_device, set_precision
+    from argbeam.display import note
     from argbeam.parallel import joined
     from argbeam.scoring import parse_beams
 
@@ -243,6 +244,8 @@ def bench(
     shape = Shape(batch, source, target, vocab, layers, hidden)
     trained, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
     with joined() as group:
+        if group.leads:
+            note(f"timing {rounds} rounds at {shape}, {chosen.type}; this takes a minute or more")
         rows = list(rows_of(shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, group=group))
     if not group.leads:
         return

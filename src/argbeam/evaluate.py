@@ -11,7 +11,7 @@ import torch
 from argbeam.beams import Beams
 from argbeam.captured_search import CapturedSearch, Search
 from argbeam.data import Example, in_order_of_length, make_batch, round_up
-from argbeam.errors import DataError
+from argbeam.errors import ArgbeamError, DataError
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.parallel import ALONE, Group
@@ -93,6 +93,8 @@ class Decoder:
             length_B = torch.tensor([*limits, *[0] * (rows - len(examples))], device=self.device)
             result = self.captured(search, batch, length_B, steps=round_up(max(limits), _ROUND))
         tokens, ranks = result.tokens_BNT.tolist(), result.rank_BN.tolist()
+        if any(math.isnan(rank) for row in ranks[: len(examples)] for rank in row):
+            raise ArgbeamError("the model's scores are not numbers: its weights are damaged, or its training diverged")
         finished, dead = result.finished_BN.tolist(), result.dead_B.tolist()
         traces = _traces(result.beams, limits) if trace else [()] * len(examples)
         return [

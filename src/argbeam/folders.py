@@ -29,6 +29,11 @@ def is_trained(folder: Path) -> bool:
     return any((folder / MODEL).glob("*.safetensors"))
 
 
+def is_made_here(folder: Path) -> bool:
+    """Whether a run is or was trained in this folder; records that were passed on have no lock beside them."""
+    return (folder / LOCK).exists()
+
+
 def refuse_links(folder: Path) -> None:
     """A run writes inside its folder only. The folder itself may be a link: that one was asked for."""
     for name in NAMES:

@@ -138,7 +138,10 @@ def attachment_signature(punctuation: Punctuation) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedBootstrap:
-    """A two-sided paired bootstrap test of a system against a baseline, in percent.
+    """A paired bootstrap test of a system against a baseline, in percent.
+
+    `p_value` is sacreBLEU's: of the resampled differences, shifted by their mean, the share that exceeds the one found.
+    It counts one tail, so that a two-sided test's would be about twice as high.
 
     `*_mean` is the mean over the resampled test sets, `*_interval` half the width of the 95 % interval around
     it.

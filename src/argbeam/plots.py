@@ -7,6 +7,8 @@ from typing import Any
 
 # Told apart without colour vision too (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^")  # the second seven lines have another one
+_MOST_INSIDE = 4  # entries of a legend; with more it stands beside the plot
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,18 @@ class Curve:
     spread: tuple[float, ...] = ()
 
 
-def lines_png(title: str, x_label: str, curves: Sequence[Curve], *, ticks: Sequence[int] | None = None) -> bytes:
+def lines_png(
+    title: str, x_label: str, curves: Sequence[Curve], *, y_label: str = "", ticks: Sequence[int] | None = None
+) -> bytes:
     """Curves over whole numbers, of which `ticks` are marked."""
-    figure, axes = _figure(title, x_label)
+    figure, axes = _figure(title, x_label, y_label)
     number = -1
     for curve in curves:
         number += not curve.dashed
         if curve.y:
             colour = _COLOURS[number % len(_COLOURS)]
-            look = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1.4}
+            marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
+            look = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.4}
             look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
             axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
     if ticks is not None:
@@ -40,10 +45,15 @@ def lines_png(title: str, x_label: str, curves: Sequence[Curve], *, ticks: Seque
 
 
 def bars_png(
-    title: str, x_label: str, groups: Mapping[str, Sequence[float]], *, places: Sequence[str] | None = None
+    title: str,
+    x_label: str,
+    groups: Mapping[str, Sequence[float]],
+    *,
+    y_label: str = "",
+    places: Sequence[str] | None = None,
 ) -> bytes:
     """A group of bars at each place, one of each label; places are counted from 1 where they have no names."""
-    figure, axes = _figure(title, x_label)
+    figure, axes = _figure(title, x_label, y_label)
     width = 0.8 / len(groups)
     for number, (label, values) in enumerate(groups.items()):
         shifted = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
@@ -53,7 +63,7 @@ def bars_png(
     return _png(figure, axes)
 
 
-def _figure(title: str, x_label: str) -> tuple[Any, Any]:
+def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     # The Figure class by itself, not pyplot: no global state, and no display is looked for.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -62,6 +72,7 @@ def _figure(title: str, x_label: str) -> tuple[Any, Any]:
     axes = figure.subplots()
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#e6e6e6")
     axes.set_axisbelow(True)
@@ -70,7 +81,12 @@ def _figure(title: str, x_label: str) -> tuple[Any, Any]:
 
 
 def _png(figure: Any, axes: Any) -> bytes:
-    axes.legend(fontsize=8, frameon=False)
+    entries = axes.get_legend_handles_labels()
+    if len(entries[1]) > _MOST_INSIDE:
+        figure.set_size_inches(8.5, 4.2)
+        figure.legend(*entries, fontsize=8, frameon=False, loc="outside right upper")
+    else:
+        axes.legend(fontsize=8, frameon=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

@@ -54,6 +54,7 @@ def kernel_step(
         out.violation_B, out.rival_B, out.rival_rank_B, out.rival_ended_B, out.is_gold_BJ, out.gold_rank_B
     )
     rows_BR, tokens_BR = out.next_rows_N.view(batch, lanes), out.next_tokens_N.view(batch, lanes)
+    # Rows of the batch stand where parents would: nothing reads them after a step.
     beam = Beam(rows_BR[:, :-1], tokens_BR[:, :-1], out.next_total_BK, out.next_is_gold_BK)
     return found, verdict, beam, out.next_rows_N, out.next_tokens_N
 

@@ -3,13 +3,14 @@
 import difflib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from argbeam.config import difference, read_recipe_json, recipe_to_toml
 from argbeam.display import note
 from argbeam.errors import ArgbeamError, ConfigError
+from argbeam.folders import is_made_here
 from argbeam.records import write_atomic
 from argbeam.reproduce.corpora import GENERATED, Corpus, Found, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, TIMING, Experiment
@@ -78,6 +79,7 @@ def prepare_campaign(request: Request) -> Campaign:
         folder=folders.runs,
         sets=request.sets,
     )
+    _check_recipes(plan, folders)
     wants_timing = not request.tables or TIMING in request.tables
     used = {one.corpus for one in experiments}
     return Campaign(
@@ -90,29 +92,32 @@ def prepare_campaign(request: Request) -> Campaign:
 
 
 def show_plan(campaign: Campaign) -> None:
-    """The plan as a table, in the order of the runs, with what is done."""
+    """The plan as a table, with what is done."""
     plan, folders = campaign.plan, campaign.folders
-    rows = [[run.name, run.origin, run.start or "-", _scorings(run), _state(run, folders)] for run in plan.runs]
+    needed = {step.run for step in _steps(campaign)}
+    rows = [[run.name, run.origin, run.start or "-", _scorings(run), _state(run, folders, needed)] for run in plan.runs]
     if campaign.timing:
         state = "done" if folders.timing.exists() else "to do, alone"
         rows.append([TIMING, "argbeam bench", "-", "-", state])
     table(("run", "recipe", "starts from", "scored on", "state"), rows, title=f"{len(rows)} runs under {folders.runs}")
     for one in plan.tables:
-        print(f"{one.name}: {one.title}, {one.corpus}, {one.split}: {', '.join(row.label for row in one.rows)}")
+        print(f"{one.name}: {one.title}, {one.corpus}, {one.split}: {'; '.join(row.label for row in one.rows)}")
 
 
 def run_campaign(campaign: Campaign, jobs: int) -> int:
     """Run what is left and write the report; return the signal that stopped it, or 0."""
     folders = campaign.folders
     with only_process(folders.out):
-        _check_recipes(campaign.plan, folders)
         for corpus in campaign.corpora.values():
             prepare_data(corpus, folders)
         _write_plan(campaign)
         machine = find_machine(jobs)
         steps = _steps(campaign)
+        _make_way(steps, folders)
         note(f"{len(steps)} steps to do, up to {machine.jobs} side by side")
-        with watching(campaign.plan, folders) as show:
+        needed = {step.run for step in steps}
+        counted = tuple(run for run in campaign.plan.runs if run.scorings or run.name in needed)
+        with watching(replace(campaign.plan, runs=counted), folders) as show:
             outcome = run_steps(steps, folders, machine, show)
         if outcome.signal:
             return outcome.signal
@@ -211,28 +216,44 @@ def _scorings(run: PlannedRun) -> str:
     return ", ".join(parts) or "-"
 
 
-def _state(run: PlannedRun, folders: Folders) -> str:
+def _state(run: PlannedRun, folders: Folders, needed: Collection[str]) -> str:
     scored = read_scores(folders.runs / run.name)
     missing = [one for one in run.scorings if one.key not in scored]
     if is_trained(run.name, folders):
         return f"trained, {len(missing)} to score" if missing else "done"
     if run.scorings and not missing:
         return "done, model elsewhere"
+    if run.name not in needed:
+        return "not needed"
     return "begun" if (folders.runs / run.name / "recipe.json").exists() else "to do"
 
 
 def _check_recipes(plan: Plan, folders: Folders) -> None:
-    """A run that is there was made by the recipe that is planned; paths may have changed since it was finished."""
+    """A run that is there was made by the recipe that is planned. Where its files lie may have changed since it was
+    finished, or was passed on without its model, and so may what its results do not depend on."""
     for run in plan.runs:
         path = folders.runs / run.name / "recipe.json"
         if not path.exists():
             continue
         before = read_recipe_json(path)
-        ended = is_trained(run.name, folders) or read_scores(path.parent)
-        free = ("runtime.", "data.root", "start") if ended else ("runtime.",)
+        going_on = not is_trained(run.name, folders) and is_made_here(path.parent)
+        free = ("runtime.",) if going_on else ("runtime.", "data.", "start", "decode.batch")
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
             raise ConfigError(f"{path.parent}: made by another recipe: {'; '.join(changed)}; choose another --out")
+
+
+def _make_way(steps: Sequence[Step], folders: Folders) -> None:
+    """Records that were passed on without a model are set aside where their run is made again."""
+    for step in steps:
+        folder = folders.runs / step.run
+        if not step.run or not folder.exists() or is_trained(step.run, folders):
+            continue
+        if not is_made_here(folder) or read_scores(folder):  # scores would be of another training
+            aside = folders.out / "passed_on" / step.run
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(aside)
+            note(f"{step.run}: its model is not here, so it is made again; the records that were here are in {aside}")
 
 
 def _write_plan(campaign: Campaign) -> None:

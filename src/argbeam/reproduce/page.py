@@ -106,11 +106,13 @@ def _gain_table(table: TableResult, reference: RowResult, tests: Significance) -
             known = [one for one in found if one is not None]
             gains = "/".join(f"{one.summary.mean:+.2f}" for one in known)
             cells.append(f"{gains}{_chance(known)}" if known else "-")
-        rows.append([row.label, *cells])
+        rows.append([row.label, *cells, str(len(row.by_seed.keys() & reference.by_seed.keys()))])
     headers = ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
+    headers.append("seeds")
     notes = [
-        "Mean over seeds of the gain over the reference of the same seed; p is the largest of the seeds' paired "
-        "bootstrap tests (two-sided), and not given where seeds gain in different directions."
+        "Mean over the seeds that both have of the gain over the reference of the same seed; p is the largest of the "
+        "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is sacreBLEU's, "
+        "which counts one tail: about half the p of a two-sided test."
     ]
     notes += [f"p ({name}): {signature}" for name, signature in tests.signatures.items() if name in table.parts]
     return Table(f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label}", headers, rows, notes)
@@ -190,7 +192,7 @@ def _gains(table: TableResult) -> Iterator[Plot]:
             )
     if curves:
         title = f"{table.title}, {table.corpus}: gain over {reference.label}, {part.upper()}"
-        yield Plot(title, lines_png(title, "test beam K_te", curves, ticks=BEAMS))
+        yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part.upper()}", ticks=BEAMS))
 
 
 def _lengths(table: TableResult) -> Iterator[Plot]:
@@ -200,7 +202,8 @@ def _lengths(table: TableResult) -> Iterator[Plot]:
         if row.by_seed
     }
     title = f"Output length over reference length, {table.corpus}, {table.split}"
-    yield Plot(title, bars_png(title, "test beam", bars, places=[str(beam) for beam in table.beams]))
+    places = [str(beam) for beam in table.beams]
+    yield Plot(title, bars_png(title, "test beam", bars, y_label="length ratio", places=places))
 
 
 def _violations(results: Results) -> Iterator[Plot]:
@@ -219,7 +222,7 @@ def _violations(results: Results) -> Iterator[Plot]:
                 seen.add(run.name)
         if curves:
             title = f"{table.title}, {table.corpus}: violations per word"
-            yield Plot(title, lines_png(title, "epoch", curves))
+            yield Plot(title, lines_png(title, "epoch", curves, y_label="violations"))
 
 
 def _speed(results: Results) -> Iterator[Plot]:
@@ -232,7 +235,7 @@ def _speed(results: Results) -> Iterator[Plot]:
         _ratios(results.timing["rows"], "conbso"),
     ]
     title = "Time of a training step, in times of cross-entropy's"
-    yield Plot(title, lines_png(title, "train beam K_tr", curves))
+    yield Plot(title, lines_png(title, "train beam K_tr", curves, y_label="times"))
 
 
 def _ratios(rows: Sequence[dict[str, Any]], system: str) -> Curve:

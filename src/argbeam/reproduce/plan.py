@@ -196,7 +196,7 @@ def _split(
 
 def _digest(recipe: Recipe) -> str:
     """What tells models apart that runs start from: all that is learnt from, wherever the files lie."""
-    table = recipe.model_dump(exclude={"runtime": True, "data": {"root": True}})
+    table = recipe.model_dump(exclude={"runtime": True, "data": {"root": True}, "decode": {"batch": True}})
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:6]
 
 

@@ -1,14 +1,14 @@
 """plan.json: what a report needs of the plans that were made for a folder."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from argbeam.errors import DataError
 from argbeam.records import write_atomic
-from argbeam.reproduce.plan import Plan, PlannedTable
+from argbeam.reproduce.plan import Plan, PlannedRow, PlannedTable
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,24 @@ def plan_record(plan: Plan) -> PlanRecord:
 
 
 def merged_record(before: PlanRecord | None, record: PlanRecord) -> PlanRecord:
-    """A plan's record with the tables and runs of earlier calls that it does not hold itself."""
+    """A plan's record with the tables, seeds and runs of earlier calls that it does not hold itself."""
     if before is None:
         return record
     runs = {run.name: run for run in (*before.runs, *record.runs)}
-    tables = {table.name: table for table in (*before.tables, *record.tables)}
+    tables = {table.name: table for table in before.tables}
+    tables |= {table.name: _with_seeds_of(tables.get(table.name), table) for table in record.tables}
     return PlanRecord(tuple(runs.values()), tuple(tables.values()), record.left_out)
+
+
+def _with_seeds_of(before: PlannedTable | None, table: PlannedTable) -> PlannedTable:
+    """The table with all seeds of its rows, where an earlier call had more of them."""
+    known = {row.label: row.runs for row in before.rows} if before is not None else {}
+
+    def runs(row: PlannedRow) -> tuple[str, ...]:
+        earlier = known.get(row.label, ())
+        return earlier if earlier[: len(row.runs)] == row.runs else row.runs
+
+    return replace(table, rows=tuple(replace(row, runs=runs(row)) for row in table.rows))
 
 
 def write_plan(path: Path, record: PlanRecord) -> None:

@@ -20,13 +20,17 @@ from argbeam.tasks import Parsing
 _FILE = "scores.jsonl"
 
 
-def score_planned(folder: Path, scorings: Sequence[Scoring]) -> None:
-    """Do the scorings that are not done yet. Dev alone chooses a length power; test is decoded with that one only."""
+def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") -> None:
+    """Do the scorings that are not done yet. Dev alone chooses a length power; test is decoded with that one only.
+
+    `root` is where the data is now, if not where it was when the run was trained.
+    """
     done = read_scores(folder)
     for scoring in scorings:
         if scoring.key in done:
             continue
-        sets = [f"decode.stop={scoring.stop}"] if scoring.stop else []
+        sets = [f"data.root={json.dumps(root)}"] if root else []
+        sets += [f"decode.stop={scoring.stop}"] if scoring.stop else []
         tried = [_on_dev(folder, [*sets, f"decode.length_power={power}"]) for power in scoring.powers]
         if tried:
             best = max(tried, key=lambda record: next(iter(record["scores"].values())))

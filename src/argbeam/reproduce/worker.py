@@ -37,18 +37,21 @@ def _stop_with_parent() -> None:
 def _run(arguments: Sequence[str]) -> int:
     """Train, or go on, and then do what scoring is missing: one process, so that files are read once."""
     from argbeam.config import load_recipe
+    from argbeam.folders import is_trained
     from argbeam.reproduce.plan import Scoring
     from argbeam.reproduce.scores import score_planned
     from argbeam.training import train_run
 
-    recipe, folder, *keys = arguments
-    outcome = train_run(load_recipe(recipe), Path(folder))
-    if outcome.signal:
-        return 128 + outcome.signal
+    path, folder, *keys = arguments
+    recipe = load_recipe(path)
+    if not is_trained(Path(folder)):
+        outcome = train_run(recipe, Path(folder))
+        if outcome.signal:
+            return 128 + outcome.signal
     scorings = [
         Scoring(one["split"], tuple(one["beams"]), tuple(one["powers"]), one["stop"]) for one in map(json.loads, keys)
     ]
-    score_planned(Path(folder), scorings)
+    score_planned(Path(folder), scorings, root=getattr(recipe.data, "root", ""))
     return 0
 
 

@@ -11,7 +11,7 @@ import torch
 from argbeam import checkpoint, devices, folders
 from argbeam.captured_search import CapturedSearch
 from argbeam.config import parse_recipe, recipe_from_json
-from argbeam.errors import DataError
+from argbeam.errors import ConfigError, DataError
 from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, decode_rules, evaluate, length_fault
 from argbeam.length_power import choose, fingerprint, keep_power, kept_power
 from argbeam.models import Network
@@ -54,7 +54,7 @@ class Run:
         """The best output for each line of input, in order."""
         _need_lines(lines)
         items = [self._item(line, number) for number, line in enumerate(lines, start=1)]
-        decoded = self.decoder().decode(items, beam=beam or self.recipe.decode.beam)
+        decoded = self.decoder().decode(items, beam=self._beam(beam))
         return [
             self.task.text(item, found.hypotheses[0].tokens) if found.hypotheses else ""
             for item, found in zip(items, decoded, strict=True)
@@ -65,7 +65,7 @@ class Run:
     ) -> Iterator[tuple[str, Decoded]]:
         """Each line with all that the search found for it; reads no further ahead than it must."""
         _need_lines(lines)
-        beam = beam or self.recipe.decode.beam
+        beam = self._beam(beam)
         waiting: deque[str] = deque()
 
         def items() -> Iterator[Item]:
@@ -109,6 +109,12 @@ class Run:
             "unfinished": evaluation.unfinished,
             "dead": evaluation.dead,
         }
+
+    def _beam(self, asked: int) -> int:
+        """The beam asked for; 0: the recipe's."""
+        if asked < 0:
+            raise ConfigError(f"beam = {asked}: must be at least 1, or 0 for the recipe's")
+        return asked or self.recipe.decode.beam
 
     def _item(self, line: str, number: int) -> Item:
         item = self.task.item(line)
