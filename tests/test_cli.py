@@ -551,3 +551,11 @@ def test_a_pipe_is_answered_line_by_line_and_may_be_closed(runs: dict[str, Path]
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait() == 1
+
+
+def test_data_for_a_recipe_that_reads_no_files_is_an_error(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("train", "demo/bso", "--data", tmp_path, "--out", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"argbeam: error: --data {tmp_path}: demo/bso reads no files; its data is generated\n",
+    )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from argbeam.config import difference, load_recipe, parse_recipe, recipe_from_json, recipe_to_json
+from argbeam.config import difference, in_short, load_recipe, parse_recipe, recipe_from_json, recipe_to_json
 from argbeam.errors import ConfigError
 from argbeam.settings import BsoLoss, ConvModel, GeneratedData, LstmLmModel, LstmModel, Recipe
 from argbeam.settings.listing import describe
@@ -516,3 +516,8 @@ def test_json_gives_every_number_and_path_back_exactly(rate: float, seed: int, p
     recipe = parse_recipe(table)
     assert recipe_from_json(recipe_to_json(recipe)) == recipe
     assert recipe.stages["bso"].optimizer.encoder == rate
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, "a"), (4, "a; b; c; d"), (6, "a; b; c; d and 2 more")])
+def test_a_long_difference_is_told_in_short(number: int, expected: str) -> None:
+    assert in_short(list("abcdef")[:number]) == expected

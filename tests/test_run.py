@@ -454,3 +454,12 @@ def test_scores_that_are_not_numbers_are_told_when_decoding(whole: tuple[Recipe,
         weight.fill_(torch.nan)
     with pytest.raises(ArgbeamError, match=r"^the model's scores are not numbers"):
         run.decode(["ko ba"])
+
+
+def test_a_file_that_is_there_under_another_ending_is_named(tmp_path: Path) -> None:
+    recipe = small_recipe(data=short_text(tmp_path))
+    named = tmp_path / recipe.model_dump()["data"]["train"][0]
+    named.rename(tmp_path / f"{named.name}.gz")
+    with pytest.raises(DataError) as error:
+        finish(recipe, tmp_path / "run")
+    assert str(error.value) == f"{named}: no such file; data.train names it, but {named.name}.gz is there"

@@ -91,8 +91,11 @@ def train(
     from argbeam.shipped import find_recipe
     from argbeam.training import train_run
 
-    overrides = [*(sets or []), *([f"data.root={json.dumps(data)}"] if data else [])]
-    loaded = load_recipe(find_recipe(recipe), overrides)
+    loaded = load_recipe(find_recipe(recipe), sets or [])
+    if data:
+        if "root" not in type(loaded.data).model_fields:
+            raise ConfigError(f"--data {data}: {recipe} reads no files; its data is {loaded.data.kind}")
+        loaded = load_recipe(find_recipe(recipe), [*(sets or []), f"data.root={json.dumps(data)}"])
     with joined() as group:
         outcome = train_run(loaded, out, group=group)
     if outcome.signal:

@@ -97,6 +97,12 @@ def difference(a: Recipe, b: Recipe) -> list[str]:
     return lines
 
 
+def in_short(lines: Sequence[str], most: int = 4) -> str:
+    """The first lines of a difference in one, and how many more there are."""
+    more = f" and {len(lines) - most} more" if len(lines) > most else ""
+    return "; ".join(lines[:most]) + more
+
+
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from argbeam.config import difference, read_recipe_json, recipe_to_toml
+from argbeam.config import difference, in_short, read_recipe_json, recipe_to_toml
 from argbeam.display import note
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.folders import is_made_here
@@ -240,7 +240,7 @@ def _check_recipes(plan: Plan, folders: Folders) -> None:
         free = ("runtime.",) if going_on else ("runtime.", "data.", "start", "decode.batch")
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
-            raise ConfigError(f"{path.parent}: made by another recipe: {'; '.join(changed)}; choose another --out")
+            raise ConfigError(f"{path.parent}: made by another recipe: {in_short(changed)}; choose another --out")
 
 
 def _make_way(steps: Sequence[Step], folders: Folders) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from argbeam import folders
-from argbeam.config import difference, read_recipe_json
+from argbeam.config import difference, in_short, read_recipe_json
 from argbeam.errors import ConfigError, DataError
 from argbeam.run.model import vectors_path
 from argbeam.settings import Recipe
@@ -26,7 +26,14 @@ def check_files(recipe: Recipe) -> None:
     named += [("model.vectors", vectors_path(recipe))] if recipe.model.vectors else []
     for key, path in named:
         if not path.exists():
-            raise DataError(f"{path}: no such file; {key} names it")
+            raise DataError(f"{path}: no such file; {key} names it{_otherwise_packed(path)}")
+
+
+def _otherwise_packed(path: Path) -> str:
+    """A hint at the same file with another ending of compression, or nothing."""
+    plain = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
+    there = next((other for end in ("", ".gz", ".xz") if (other := Path(f"{plain}{end}")).exists()), None)
+    return f", but {there.name} is there" if there else ""
 
 
 def check_same(recipe: Recipe, folder: Path) -> None:
@@ -37,7 +44,7 @@ def check_same(recipe: Recipe, folder: Path) -> None:
     before = read_recipe_json(path)
     changed = [line for line in difference(before, recipe) if not line.startswith(_FREE_TO_CHANGE)]
     if changed:
-        raise ConfigError(f"{folder}: the run there has another recipe: {'; '.join(changed)}; choose another --out")
+        raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
 
 
 def check_start(recipe: Recipe, before: Recipe) -> None:
@@ -45,4 +52,4 @@ def check_start(recipe: Recipe, before: Recipe) -> None:
     changed = [line for line in difference(before, recipe) if line.startswith(("task.", "model.", "text."))]
     changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
     if changed:
-        raise ConfigError(f"start = {recipe.start}: that run differs in {'; '.join(changed)}")
+        raise ConfigError(f"start = {recipe.start}: that run differs in {in_short(changed)}")
