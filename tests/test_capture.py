@@ -356,6 +356,8 @@ def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.Mon
     with NothingForTheHost():
         for epoch in (0, 2):
             EagerStepper(step)(loss.at(epoch), batch, epoch)
+    found = step.sums.read()
+    assert (found["updates"], found["not_finite"]) == (2.0, 0.0)
 
 
 @pytest.mark.parametrize("ask", [lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x[x > 0]])

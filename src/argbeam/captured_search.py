@@ -17,7 +17,7 @@ from argbeam.data import Batch
 from argbeam.graphs import Graph, Graphs
 from argbeam.models.contract import Model
 from argbeam.rules import ScoreRule, Stop
-from argbeam.search import Pause, beam_search, searching
+from argbeam.search import Pause, result_of, searching
 from argbeam.successors import Successors
 
 
@@ -35,17 +35,7 @@ class Search:
     @torch.no_grad()
     def __call__(self, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> SearchResult:
         """As `beam_search`, from the sources on."""
-        return beam_search(
-            self.model,
-            self.model.encode(batch, None),
-            self.successors.start(batch),
-            beam_size=self.beam_size,
-            length_B=length_B,
-            steps=steps,
-            rule=self.rule,
-            stop=self.stop,
-            n_best=self.n_best,
-        )
+        return result_of(self.parts(batch, length_B, steps=steps))
 
     def parts(self, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> Iterator[Pause]:
         """The same in parts, as they are asked for; the encoder belongs to the first."""

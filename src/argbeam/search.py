@@ -72,6 +72,11 @@ def beam_search(
         n_best=n_best,
         end_early=end_early,
     )
+    return result_of(pauses)
+
+
+def result_of(pauses: Iterator[Pause]) -> SearchResult:
+    """What a search has found at the first pause at which it is over."""
     return next(pause.result() for pause in pauses if pause.over is None or bool(pause.over))
 
 

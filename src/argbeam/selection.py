@@ -26,14 +26,17 @@ class AllWords:
     def best_successors(self, beam: Beam, allowed_NC: Bool[Tensor, "N C"], *, kept: int) -> Found:
         """The best valid successors of a beam, whose rows are the first ones."""
         batch, beam_size = beam.total_BK.shape
-        allowed_BKC = of_beam(allowed_NC, batch, beam_size)
-        return best_successors(
-            self.rule, beam, self.words_BRC[:, :beam_size], allowed_BKC, self.candidates_BC, kept=kept
-        )
+        allowed_BKC = _of_beam(allowed_NC, batch, beam_size)
+        # First each row's best words, which every rule ranks alike, then the best of all.
+        best = _best_words(torch.where(allowed_BKC, self.words_BRC[:, :beam_size], NEVER), kept)
+        return _best_of_all(self.rule, beam, *best, self.candidates_BC, kept)
 
     def in_last_row(self, word_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """What one word per sentence is worth in its last row."""
-        return worth_of(word_B, self.words_BRC[:, -1], self.candidates_BC)
+        """What one word per sentence is worth in its last row. Columns that list the same word have the same score."""
+        words_BC = self.words_BRC[:, -1]
+        if self.candidates_BC is None:
+            return words_BC.gather(1, word_B[:, None])[:, 0]
+        return words_BC.masked_fill(self.candidates_BC != word_B[:, None], NEVER).amax(1)
 
 
 @dataclass(frozen=True)
@@ -76,20 +79,6 @@ def score_words(
         return AllWords(rule, rule.words(model, output_BRH, candidates_BC), candidates_BC)
     output_XH = output_BRH.flatten(0, 1).index_select(0, live.beam_place_X)
     return LiveWords(rule, model, output_BRH, live, rule.words(model, output_XH[None], None)[0])
-
-
-def best_successors(
-    rule: ScoreRule,
-    beam: Beam,
-    words_BKC: Float[Tensor, "B K C"],
-    allowed_BKC: Bool[Tensor, "B K C"] | Bool[Tensor, "1 1 C"],
-    candidates_BC: Int[Tensor, "B C"] | None,
-    *,
-    kept: int,
-) -> Found:
-    """The best valid successors: first each row's best words, which every rule ranks alike, then the best of all."""
-    row_words_BKP, row_columns_BKP = _best_words(torch.where(allowed_BKC, words_BKC, NEVER), kept)
-    return _best_of_all(rule, beam, row_words_BKP, row_columns_BKP, candidates_BC, kept)
 
 
 def _best_of_all(
@@ -138,15 +127,8 @@ def _best_words(words_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Ten
     return best_BKP, torch.where(places_BKP < kept * _BLOCK, in_blocks_BKP, in_rest_BKP)
 
 
-def of_beam(allowed_NC: Bool[Tensor, "N C"], batch: int, beam_size: int) -> Bool[Tensor, "B K C"]:
+def _of_beam(allowed_NC: Bool[Tensor, "N C"], batch: int, beam_size: int) -> Bool[Tensor, "B K C"]:
     """The mask of the beam's rows, the gold lane left out. A mask of one row holds for all."""
     if allowed_NC.shape[0] == 1:
         return allowed_NC[None]
     return allowed_NC.view(batch, -1, allowed_NC.shape[1])[:, :beam_size]
-
-
-def worth_of(word_B: Tensor, words_BC: Tensor, candidates_BC: Tensor | None) -> Tensor:
-    """The score of one word per sentence. Columns that list the same word have the same score."""
-    if candidates_BC is None:
-        return words_BC.gather(1, word_B[:, None])[:, 0]
-    return words_BC.masked_fill(candidates_BC != word_B[:, None], NEVER).amax(1)

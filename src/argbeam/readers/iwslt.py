@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from argbeam.errors import DataError
-from argbeam.readers.text import TextPair, open_lines
+from argbeam.readers.text import COMPRESSIONS, TextPair, open_lines
 
 SOURCE, TARGET = "de", "en"
 _TRAIN = f"train.tags.{SOURCE}-{TARGET}"
 # The set of 2012 is of TEDx talks, and named so.
 _SETS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 _FOLDERS = (".", f"{SOURCE}-{TARGET}", "iwslt14", f"iwslt14/{SOURCE}-{TARGET}")
-_COMPRESSIONS = ("", ".gz", ".xz")
 
 # Lines about a talk, which are dropped; titles and descriptions are translated, and stay without their tags.
 _ABOUT = re.compile(r"\s*</?(?:url|talkid|keywords|speaker|reviewer|translator|doc|talk|transcript)\b")
@@ -97,7 +96,7 @@ def _find(folder: Path, name: str) -> Path:
 def _first(folder: Path, name: str) -> Path | None:
     # Copies with TED in the place of TEDX are about.
     names = [name, name.replace(".TEDX.", ".TED.")]
-    paths = (folder / f"{one}{ending}" for one in names for ending in _COMPRESSIONS)
+    paths = (folder / f"{one}{ending}" for one in names for ending in COMPRESSIONS)
     return next((path for path in paths if path.is_file()), None)
 
 

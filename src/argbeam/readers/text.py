@@ -12,6 +12,9 @@ from pathlib import Path
 
 from argbeam.errors import DataError
 
+# What a file's name may end in besides its own ending.
+COMPRESSIONS = ("", ".gz", ".xz")
+
 
 @dataclass(frozen=True)
 class TextLine:
@@ -30,6 +33,11 @@ class TextPair:
     target: str
     path: Path
     line: int
+
+
+def unpacked(path: Path) -> Path:
+    """The path without the ending of a compression."""
+    return path.with_suffix("") if path.suffix in COMPRESSIONS[1:] else path
 
 
 def read_text(paths: Sequence[Path]) -> list[TextLine]:

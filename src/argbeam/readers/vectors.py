@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from argbeam.errors import DataError
-from argbeam.readers.text import open_bytes, open_lines
+from argbeam.readers.text import open_bytes, open_lines, unpacked
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ def read_vectors(path: Path, *, words: Collection[str], size: int) -> Vectors:
     Memory grows with the words asked for, never with the file: vectors of other words are not even parsed.
     """
     wanted = frozenset(words)
-    unpacked = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    entries = _binary_entries if unpacked.suffix == ".bin" else _text_entries
+    entries = _binary_entries if unpacked(path).suffix == ".bin" else _text_entries
     rows: dict[str, int] = {}
     kept = []
     for word, vector_D in entries(path, wanted, size):

@@ -139,10 +139,15 @@ def find_machine(jobs: int) -> Machine:
     count = torch.cuda.device_count()
     devices = tuple(visible.split(",")[:count]) if visible else tuple(str(number) for number in range(count))
     cores = len(os.sched_getaffinity(0))
-    smallest = min((torch.cuda.get_device_properties(number).total_memory for number in range(count)), default=0)
-    on_a_gpu = max(1, min(_JOBS_ON_A_GPU, smallest // _MEMORY_OF_A_JOB))
-    chosen = jobs or (on_a_gpu * len(devices) if devices else cores)
+    chosen = jobs or (_jobs_on_a_gpu(count) * len(devices) if devices else cores)
     return Machine(chosen, devices, max(1, cores // chosen))
+
+
+def _jobs_on_a_gpu(count: int) -> int:
+    import torch
+
+    smallest = min(torch.cuda.get_device_properties(number).total_memory for number in range(count))
+    return max(1, min(_JOBS_ON_A_GPU, smallest // _MEMORY_OF_A_JOB))
 
 
 def write_recipe(path: Path, recipe: Recipe, *, purpose: str) -> None:

@@ -72,11 +72,13 @@ def watching(plan: Plan, folders: Folders) -> Iterator[Show]:
 
 
 def _share(run: PlannedRun, folders: Folders) -> float:
+    if is_trained(run.name, folders):
+        return 1.0
     path = folders.runs / run.name / "records.jsonl"
     records = read_records(path).records if path.exists() else []
     # A stage may end before its last epoch, and a run that is passed on has records and no model.
     last = [*run.recipe.stages][-1]
-    if is_trained(run.name, folders) or any(r["kind"] == "stage" and r["stage"] == last for r in records):
+    if any(record["kind"] == "stage" and record["stage"] == last for record in records):
         return 1.0
     epochs = len([record for record in records if record["kind"] == "epoch"])
     return min(1.0, epochs / sum(stage.epochs for stage in run.recipe.stages.values()))

@@ -5,6 +5,7 @@ from pathlib import Path
 from argbeam import folders
 from argbeam.config import difference, in_short, read_recipe_json
 from argbeam.errors import ConfigError, DataError
+from argbeam.readers.text import COMPRESSIONS, unpacked
 from argbeam.run.model import vectors_path
 from argbeam.settings import Recipe
 from argbeam.tasks.sources import named_files
@@ -31,8 +32,8 @@ def check_files(recipe: Recipe) -> None:
 
 def _otherwise_packed(path: Path) -> str:
     """A hint at the same file with another ending of compression, or nothing."""
-    plain = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    there = next((other for end in ("", ".gz", ".xz") if (other := Path(f"{plain}{end}")).exists()), None)
+    others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
+    there = next((other for other in others if other.exists()), None)
     return f", but {there.name} is there" if there else ""
 
 
