@@ -129,18 +129,19 @@ def test_records_that_are_passed_on_are_not_made_again(
     # Pre-training was passed on as well, but there is no model to start from: it has to be made again.
     pretrain = next(run for run in campaign.plan.runs if "pretrain" in run.name)
     passed_on = tmp_path / "out" / "runs" / pretrain.name
-    passed_on.mkdir()
     elsewhere = pretrain.recipe.model_copy(update={"decode": pretrain.recipe.decode.model_copy(update={"batch": 7})})
-    (passed_on / "recipe.json").write_text(elsewhere.model_dump_json())
-    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
     monkeypatch.setattr(
         "argbeam.reproduce.campaign.run_steps",
         lambda steps, *_: Outcome(0, {step.name: "not now" for step in steps}),
     )
-    with pytest.raises(ArgbeamError, match=rf"{len(campaign.plan.runs) - 1} of {len(campaign.plan.runs) - 1} steps"):
-        run_campaign(campaign, jobs=1)
-    assert (there.exists(), passed_on.exists()) == (True, False)
-    assert (tmp_path / "out" / "passed_on" / pretrain.name / "recipe.json").exists()
+    steps = len(campaign.plan.runs) - 1
+    for aside in (pretrain.name, f"{pretrain.name}.2"):  # and so it is when it is passed on a second time
+        passed_on.mkdir()
+        (passed_on / "recipe.json").write_text(elsewhere.model_dump_json())
+        with pytest.raises(ArgbeamError, match=rf"{steps} of {steps} steps"):
+            run_campaign(prepare_campaign(request(tmp_path / "out", "word_ordering")), jobs=1)
+        assert (there.exists(), passed_on.exists()) == (True, False)
+        assert (tmp_path / "out" / "passed_on" / aside / "recipe.json").exists()
 
 
 def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:

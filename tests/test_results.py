@@ -19,6 +19,7 @@ def test_records_in_results_hold_no_path_and_no_output() -> None:
     assert {path.name for path in files} == {
         "plan.json",
         "tests.jsonl",
+        "timing.json",
         "reproduction.md",
         "reproduction.html",
         "recipe.json",

@@ -1,6 +1,7 @@
 """`argbeam reproduce`: from the names of tables to a plan, its runs, and the report."""
 
 import difflib
+import itertools
 import json
 import os
 from collections.abc import Collection, Sequence
@@ -255,10 +256,16 @@ def _make_way(steps: Sequence[Step], folders: Folders) -> None:
         if not step.run or not folder.exists() or is_trained(step.run, folders):
             continue
         if not is_made_here(folder) or read_scores(folder):  # scores would be of another training
-            aside = folders.out / "passed_on" / step.run
+            aside = _free(folders.out / "passed_on" / step.run)
             aside.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(aside)
             note(f"{step.run}: its model is not here, so it is made again; the records that were here are in {aside}")
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of `path.2`, `path.3`, ... where it is taken."""
+    names = itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(2)))
+    return next(free for free in map(path.with_name, names) if not free.exists())
 
 
 def _write_plan(campaign: Campaign) -> None:

@@ -21,7 +21,7 @@ from argbeam.reproduce.results import (
 )
 
 _TITLE = "Beam-search optimization: the paper's tables"
-_SYSTEMS = {"bso": "BSO", "conbso": "ConBSO"}
+_SYSTEMS = {"cross_entropy": "cross-entropy", "bso": "BSO", "conbso": "ConBSO"}
 
 
 def write_page(folder: Path, out: Path) -> list[Path]:
@@ -157,10 +157,20 @@ def runs_table(results: Results) -> Table:
         figures = [f"{run.seconds:,.0f}" if last else "-", str(run.started.get("device", "-"))]
         rows.append([run.name, run.origin, run.start or "-", kept, *figures])
     total = sum(run.seconds for run in results.runs.values())
-    notes = [f"Training took {total / 60:,.1f} minutes, as the sum over runs."]
+    by_seed = ", ".join(f"{seconds / 60:,.1f}" for seconds in _seconds_by_seed(results))
+    notes = [f"Training took {total / 60:,.1f} minutes, as the sum over runs; seed by seed {by_seed}."]
     if results.left_out:
         notes.append(f"Without a recipe, and so not here: {', '.join(results.left_out)}.")
     return Table("Runs", ["run", "recipe", "started from", "epoch kept", "seconds", "device"], rows, notes)
+
+
+def _seconds_by_seed(results: Results) -> list[float]:
+    """What a seed's runs took, the runs that they started from with them."""
+    names: dict[int, set[str]] = {}
+    for row in (row for table in results.tables for row in table.rows):
+        for seed, run in enumerate(row.runs):
+            names.setdefault(seed, set()).update({run, results.runs[run].start} - {""})
+    return [sum(results.runs[name].seconds for name in names[seed]) for seed in sorted(names)]
 
 
 def plots(results: Results) -> Iterator[Plot]:

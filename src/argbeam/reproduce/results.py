@@ -162,7 +162,13 @@ class Significance:
 
 
 def _key(row: RowResult, other: RowResult, seed: int, beam: int) -> str:
-    return json.dumps([row.runs[seed], row.scoring, other.runs[seed], other.scoring, beam])
+    """What was tested, with its scores: a run that is made again is tested again."""
+    return json.dumps([beam, *(_side(one, seed, beam) for one in (row, other))])
+
+
+def _side(row: RowResult, seed: int, beam: int) -> list[Any]:
+    record = row.by_seed[seed].get(beam)
+    return [row.runs[seed], row.scoring, record["scores"] if record else None]
 
 
 def read_results(folder: Path) -> Results:
