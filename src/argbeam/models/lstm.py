@@ -1,6 +1,6 @@
 """The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,15 +10,13 @@ from torch import Tensor, nn
 
 from argbeam import kernels
 from argbeam.data import Batch
-from argbeam.models import plain_steps
 from argbeam.models.encoder_decoder import EncoderDecoder
+from argbeam.models.layer_pass import lstm_layer, steps_for
+from argbeam.models.lstm_step import ENCODER_SITE, decoder_noise, in_autocast, lstm_gates, lstm_layers, with_noise
 from argbeam.models.output_layer import ListedWords, WideLinear
-from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass, lstm_layer, steps_for
+from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass
 from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
 from argbeam.state import Noise, Places, State
-
-# Places at which noise is drawn; each has masks of its own.
-_ENCODER_SITE, _DECODER_SITE, _OUTPUT_SITE = 0x10, 0x20, 0x30
 
 
 class LstmSeq2Seq(EncoderDecoder):
@@ -51,7 +49,7 @@ class LstmSeq2Seq(EncoderDecoder):
         between: dict[str, Tensor] = {}
         if noise is not None and self.dropout > 0:
             for i in range(1, layers):
-                site = _ENCODER_SITE + i
+                site = ENCODER_SITE + i
                 between[f"encoder_{i}"] = noise.mask(
                     site, steps=source_steps, width=hidden, rate=self.dropout, dtype=dtype
                 )
@@ -126,7 +124,7 @@ class Encoder(nn.Module):
 def _layer(base_BSG: Tensor, recurrent: nn.Module, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """h and c of an LSTM layer at every step, from zeros; `base_BSG` is the inputs' share of the gates."""
     assert isinstance(recurrent, nn.Linear)
-    if not _autocast(base_BSG):
+    if not in_autocast(base_BSG):
         return lstm_layer(base_BSG, recurrent.weight)
     gates, step = base_BSG.unbind(1), StepLinear.of(recurrent)
     h_BH = c_BH = torch.zeros_like(gates[0][:, : recurrent.in_features], dtype=dtype)
@@ -167,7 +165,7 @@ class Decoder(nn.Module):
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None
     ) -> Float[Tensor, "T N H"] | None:
         own, shared = state.hypothesis, state.sentence
-        if not self.input_feeding or _autocast(own["output"]) or state.time > 0:
+        if not self.input_feeding or in_autocast(own["output"]) or state.time > 0:
             return None
         words = self.embedding.embedding_dim
         first, *upper = self.inputs
@@ -256,60 +254,7 @@ class DecoderLayers:
     combine: StepLinear
 
 
-def lstm_layers(
-    inputs: Sequence[StepLinear],
-    recurrent: Sequence[StepLinear],
-    x_NI: Float[Tensor, "N I"],
-    state: State,
-    places: Places | None = None,
-) -> tuple[Float[Tensor, "N H"], dict[str, Tensor]]:
-    """One word through a decoder's layers: the top layer's h, and the new h and c of each."""
-    own = state.hypothesis
-    new: dict[str, Tensor] = {}
-    for i, (of_input, of_state) in enumerate(zip(inputs, recurrent, strict=True)):
-        x_NI = with_noise(x_NI, state.sentence.get(f"noise_decoder_{i}"), state.time, places)
-        x_NI, c_NH = lstm_gates(of_input(x_NI), of_state(own[f"h_{i}"]), own[f"c_{i}"])
-        new |= {f"h_{i}": x_NI, f"c_{i}": c_NH}
-    return x_NI, new
-
-
-def lstm_gates(
-    inputs_NG: Float[Tensor, "N G"], recurrent_NG: Float[Tensor, "N G"], c_NH: Float[Tensor, "N H"]
-) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N H"]]:
-    """h and c from the two products of an LSTM cell (gates in the order input, forget, cell, output)."""
-    if inputs_NG.is_cuda:
-        # The kernel behind nn.LSTMCell: one launch for all that follows.
-        inputs_NG, recurrent_NG = inputs_NG.to(c_NH.dtype), recurrent_NG.to(c_NH.dtype)
-        h_NH, c_NH, _ = torch.ops.aten._thnn_fused_lstm_cell(inputs_NG, recurrent_NG, c_NH)
-        return h_NH, c_NH
-    in_NH, forget_NH, cell_NH, out_NH = (inputs_NG + recurrent_NG).to(c_NH.dtype).chunk(4, 1)
-    c_NH = forget_NH.sigmoid() * c_NH + in_NH.sigmoid() * cell_NH.tanh()
-    return out_NH.sigmoid() * c_NH.tanh(), c_NH
-
-
 def _kernels_for(state: State) -> bool:
     """Whether the next step can be made of kernels: they have no gradient."""
     output_NH = state.hypothesis["output"]
-    return not torch.is_grad_enabled() and kernels.usable(output_NH) and not _autocast(output_NH)
-
-
-def _autocast(x: Tensor) -> bool:
-    return torch.is_autocast_enabled(x.device.type)
-
-
-def decoder_noise(
-    noise: Noise | None, layers: int, hidden: int, *, rate: float, steps: int, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """The masks of a decoder's steps, for the state: between its layers, and on what the output layer reads."""
-    if noise is None or rate == 0:
-        return {}
-    sites = {f"noise_decoder_{i}": _DECODER_SITE + i for i in range(1, layers)} | {"noise_output": _OUTPUT_SITE}
-    return {name: noise.mask(site, steps=steps, width=hidden, rate=rate, dtype=dtype) for name, site in sites.items()}
-
-
-def with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int, places: Places | None = None) -> Tensor:
-    """The same mask for every row of a sentence at this time step."""
-    if noise_BTH is None:
-        return x_NH
-    noise_BH = noise_BTH[:, time]
-    return plain_steps.with_noise(x_NH, noise_BH if places is None else noise_BH[places.sentence_X])
+    return not torch.is_grad_enabled() and kernels.usable(output_NH) and not in_autocast(output_NH)

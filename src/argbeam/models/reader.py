@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from argbeam.data import Batch
-from argbeam.models.lstm import decoder_noise, lstm_layers, with_noise
+from argbeam.models.lstm_step import decoder_noise, lstm_layers, with_noise
 from argbeam.models.stepwise import StepEmbedding, StepLinear
 from argbeam.state import Noise, State
 
