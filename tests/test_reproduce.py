@@ -186,7 +186,10 @@ def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
     other = Request(("word_ordering",), "generated", tmp_path / "out", 1, 1, (*SMALL, "model.dropout=0.5"))
     with pytest.raises(ConfigError) as error:
         run_campaign(prepare_campaign(other), 1)
-    assert str(error.value) == (f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5; choose another --out")
+    assert str(error.value) == (
+        f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5; choose another --out, or remove this folder and "
+        "the run is made again"
+    )
 
 
 @pytest.mark.parametrize(("jobs", "memory", "expected"), [(0, 140, 16), (0, 24, 8), (0, 4, 2), (3, 140, 3)])

@@ -322,3 +322,34 @@ def test_a_plan_with_any_damage_is_shown_or_refused_in_one_line(ordering: Path) 
         assert len(runs_table(results).rows) == len(results.runs)
         shown += 1
     assert 6 < shown < 294, "the damage is of the right size"
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("runs/bso.s1/scores.jsonl", 6), ("runs/bso.s1/records.jsonl", 6), ("tests.jsonl", 6), ("timing.json", 2)],
+)
+def test_other_files_with_any_damage_are_shown_or_refused_in_one_line(name: str, least: int, ordering: Path) -> None:
+    """A last line without its end counts as torn and is left out, so that many accidents go unnoticed."""
+    write_outputs(ordering, "seq2seq.s1", ["x y z w"] * 4)
+    write_outputs(ordering, "bso.s1", REFERENCES)
+    steps = [{"system": "bso", "beam": 2, "ms": 6.0, "tokens_per_s": 300.0, "ratio": 3.0}]
+    timing = {"device": "cpu", "shape": {"batch": 2}, "rows": steps}
+    write_atomic(ordering / "timing.json", json.dumps(timing).encode())
+    write_page(ordering, ordering / "page")
+    path, shown = ordering / name, 0
+    whole = path.read_bytes()
+    for number in range(150):
+        path.write_bytes(damaged(whole, Random(f"{name}:{number}")))
+        try:
+            results = read_results(ordering)
+            tests = Significance(ordering).complete(results.tables)
+            for one in results.tables:
+                assert len(gain_tables(one, tests)) <= 1
+            assert speed_table(results).rows is not None
+            assert len(runs_table(results).rows) == len(results.runs)
+        except ArgbeamError as error:
+            assert str(error).isprintable(), number
+            assert str(path) in str(error) or "a table holds one" in str(error), number
+            continue
+        shown += 1
+    assert least < shown < 150 - least, "the damage is of the right size"

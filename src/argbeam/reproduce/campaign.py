@@ -246,7 +246,8 @@ def _check_recipes(plan: Plan, folders: Folders) -> None:
         free = ("runtime.",) if going_on else ("runtime.", "data.", "start", "decode.batch")
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
-            raise ConfigError(f"{path.parent}: made by another recipe: {in_short(changed)}; choose another --out")
+            mended = "choose another --out, or remove this folder and the run is made again"
+            raise ConfigError(f"{path.parent}: made by another recipe: {in_short(changed)}; {mended}")
 
 
 def _make_way(steps: Sequence[Step], folders: Folders) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from argbeam.pages import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
 from argbeam.plots import Curve, bars_png, lines_png
+from argbeam.reproduce.checked import TimedStep
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED
 from argbeam.reproduce.results import (
     Gain,
@@ -127,24 +127,24 @@ def speed_table(results: Results) -> Table:
     """Training speed by train beam, as times of cross-entropy's: machines differ, so only ratios compare."""
     assert results.timing is not None
     rows = []
-    for row in results.timing["rows"]:
-        if row["ratio"] is None:
+    for row in results.timing.rows:
+        if row.ratio is None:
             continue
-        beam = row["beam"]
-        known = beam in PAPER_SPEED and row["system"] in ("bso", "cross_entropy")
+        beam = row.beam
+        known = beam in PAPER_SPEED and row.system in ("bso", "cross_entropy")
         rows.append(
             [
-                f"{_SYSTEMS.get(row['system'], row['system'])}{f', K_tr {beam}' if beam else ''}",
+                f"{_SYSTEMS.get(row.system, row.system)}{f', K_tr {beam}' if beam else ''}",
                 f"{PAPER_SPEED[beam]:,}" if known else "-",
                 f"{PAPER_SPEED[0] / PAPER_SPEED[beam]:.2f}" if known else "-",
-                f"{row['tokens_per_s']:,.0f}",
-                f"{row['ms']:.2f}",
-                f"{row['ratio']:.2f}",
+                f"{row.tokens_per_s:,.0f}",
+                f"{row.ms:.2f}",
+                f"{row.ratio:.2f}",
             ]
         )
-    shape = ", ".join(f"{name} {size}" for name, size in results.timing["shape"].items())
+    shape = ", ".join(f"{name} {size}" for name, size in results.timing.shape.items())
     headers = ["system", "paper, tokens/s (GTX 970)", "paper, times seq2seq", "tokens/s", "ms a step"]
-    title = f"Training speed by train beam, {results.timing['device']}"
+    title = f"Training speed by train beam, {results.timing.device}"
     return Table(title, [*headers, "times cross-entropy"], rows, [f"Random words; {shape}. Source and target tokens."])
 
 
@@ -240,17 +240,17 @@ def _speed(results: Results) -> Iterator[Plot]:
         return
     beams = [beam for beam in PAPER_SPEED if beam]
     curves = [
-        _ratios(results.timing["rows"], "bso"),
+        _ratios(results.timing.rows, "bso"),
         Curve("BSO, paper", beams, [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams], dashed=True),
-        _ratios(results.timing["rows"], "conbso"),
+        _ratios(results.timing.rows, "conbso"),
     ]
     title = "Time of a training step, in times of cross-entropy's"
     yield Plot(title, lines_png(title, "train beam K_tr", curves, y_label="times"))
 
 
-def _ratios(rows: Sequence[dict[str, Any]], system: str) -> Curve:
-    ours = [row for row in rows if row["system"] == system]
-    return Curve(_SYSTEMS[system], [row["beam"] for row in ours], [row["ratio"] for row in ours])
+def _ratios(rows: Sequence[TimedStep], system: str) -> Curve:
+    ours = {row.beam: row.ratio for row in rows if row.system == system and row.ratio is not None}
+    return Curve(_SYSTEMS[system], list(ours), list(ours.values()))
 
 
 def _curve(label: str, points: dict[int, Summary]) -> Curve:

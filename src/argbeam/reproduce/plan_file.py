@@ -4,11 +4,12 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from argbeam.errors import DataError
 from argbeam.records import write_atomic
+from argbeam.reproduce.checked import damaged, parsed
 from argbeam.reproduce.plan import Plan, PlannedRow, PlannedTable
+
+_MENDED = "remove it, and `argbeam reproduce` plans again and keeps the runs"
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,11 @@ def read_plan(path: Path) -> PlanRecord:
         raise DataError(
             f"{path}: cannot be read: {error.strerror}; a plan as `argbeam reproduce` writes it is expected"
         ) from None
-    try:
-        record = TypeAdapter(PlanRecord).validate_json(data, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise _damaged(path, f"{place}: {first['msg']}" if place else first["msg"]) from None
+    record = parsed(data, PlanRecord, path, _MENDED)
     known = {run.name for run in record.runs}
     named = [run.start for run in record.runs if run.start]
     named += [run for table in record.tables for row in table.rows for run in row.runs]
     unknown = [name for name in named if name not in known]
     if unknown:
-        raise _damaged(path, f"{json.dumps(unknown[0])} is none of its runs")
+        raise damaged(path, f"{json.dumps(unknown[0])} is none of its runs", _MENDED)
     return record
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(f"{path}: damaged: {reason}; remove it, and `argbeam reproduce` plans again and keeps the runs")

@@ -9,6 +9,7 @@ from typing import Any
 
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.records import append_record, read_records
+from argbeam.reproduce.checked import RunLine, StageLine, TestLine, Timing, check, parsed
 from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
 from argbeam.reproduce.plan import PlannedTable
 from argbeam.reproduce.plan_file import RunRecord, read_plan
@@ -96,7 +97,7 @@ class Results:
     folder: Path
     tables: tuple[TableResult, ...]
     runs: dict[str, RunResult]
-    timing: dict[str, Any] | None
+    timing: Timing | None
     left_out: tuple[str, ...]
 
     def seconds(self, run: str) -> float:
@@ -131,6 +132,7 @@ class Significance:
     def complete(self, tables: Sequence[TableResult]) -> "Significance":
         """Read the tests that are there, and make those that the tables' gains lack, so far as outputs are there."""
         for record in read_records(self.path).records if self.path.exists() else []:
+            check(record, TestLine, self.path, "remove it, and tests are made again where outputs are there")
             self._learn(record)
         pairs = dict.fromkeys(pair for table in tables for pair in self._missing(table))
         for record in paired_tests(list(pairs)):
@@ -179,9 +181,13 @@ def read_results(folder: Path) -> Results:
     plan = read_plan(folders.plan)
     runs = {run.name: _run(folders.runs / run.name, run) for run in plan.runs}
     tables = (_table(folders.runs, table) for table in plan.tables)
-    timing = json.loads(folders.timing.read_bytes()) if folders.timing.exists() else None
+    timing = _timing(folders.timing) if folders.timing.exists() else None
     found = tuple(table for table in tables if table is not None)
     return Results(folder, found, runs, timing, plan.left_out)
+
+
+def _timing(path: Path) -> Timing:
+    return parsed(path.read_bytes(), Timing, path, "remove it, and `argbeam reproduce timing` measures again")
 
 
 def gain(row: RowResult, reference: RowResult, part: str, beam: int) -> dict[int, float]:
@@ -236,6 +242,8 @@ def _run(folder: Path, planned: RunRecord) -> RunResult:
     records = read_records(path).records if path.exists() else []
     by_kind: dict[str, list[dict[str, Any]]] = {"start": [], "epoch": [], "stage": []}
     for record in records:
+        kind = StageLine if record.get("kind") == "stage" else RunLine
+        check(record, kind, path, f"remove {folder}, and `argbeam reproduce` makes the run again")
         by_kind.setdefault(record["kind"], []).append(record)
     return RunResult(
         planned.name,

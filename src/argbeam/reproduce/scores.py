@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from argbeam.records import append_record, read_records, write_atomic
+from argbeam.reproduce.checked import ScoringLine, check
 from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.plan import Scoring
 from argbeam.run import Run
@@ -47,6 +48,8 @@ def read_scores(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The records of a run by scoring, so far as they are there."""
     path = folder / _FILE
     records = read_records(path).records if path.exists() else []
+    for record in records:
+        check(record, ScoringLine, path, "remove it, and `argbeam reproduce` scores the run again")
     return {record["scoring"]: record["records"] for record in records}
 
 
