@@ -46,6 +46,7 @@ def naive_bso(
             beam=beam,
             margin=margin,
             ended_gives_up_place=ended_gives_up_place,
+            ties=False,
         )
         restart, score = 0, scores_from_scratch(model, one, one_noise, adds_up=adds_up)
         for t, segment in enumerate(search.rivals, 1):
@@ -85,6 +86,7 @@ def naive_without_restarts(
             gold,
             beam=beam,
             ended_gives_up_place=ended_gives_up_place,
+            ties=False,
         )
         part = loss(search, gold, scores_from_scratch(model, one, one_noise, adds_up=adds_up))
         total = total if part is None else total + part

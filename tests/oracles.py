@@ -3,6 +3,7 @@
 Nothing here is batched or shared with argbeam's own search. A prefix is a tuple of words, without BOS.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hypothesis import reject
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -255,15 +257,27 @@ class TrainingSearch:
 
 
 def training_search(
-    successors: Next, rank: Rank, gold: Words, *, beam: int, margin: float, ended_gives_up_place: bool = False
+    successors: Next,
+    rank: Rank,
+    gold: Words,
+    *,
+    beam: int,
+    margin: float,
+    ended_gives_up_place: bool = False,
+    ties: bool = True,
 ) -> TrainingSearch:
-    """The search of Wiseman & Rush 2016, section 4.1; `ended_gives_up_place` is the stop rule `top`."""
+    """The search of Wiseman & Rush 2016, section 4.1; `ended_gives_up_place` is the stop rule `top`.
+
+    Between equals either may be chosen. Where that matters (`ties=False`) hypothesis draws another case.
+    """
     violation, rivals, is_gold, ended, gold_score, rival_score, beams = [], [], [], [], [], [], []
     alive: list[Words] = [()]
     restarted_at = 0
     on_beam = False
     for t in range(1, len(gold) + 1):
         ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
+        if not ties and tied(ranked, rank):
+            reject()
         kept = ranked[:beam]
         beams.append(kept)
         on_beam = gold[:t] in kept
@@ -294,6 +308,12 @@ def training_search(
     return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, on_beam, beams)
 
 
+def tied(ranked: list[Words], rank: Rank) -> bool:
+    """Whether two prefixes rank alike up to rounding, as they do where dropout has left nothing of a step."""
+    ranks = [rank(prefix) for prefix in ranked]
+    return any(a - b <= 1e-12 * (1 + abs(a)) for a, b in itertools.pairwise(ranks) if math.isfinite(a + b))
+
+
 @dataclass(frozen=True)
 class UninterruptedSearch:
     """A search with gold and without restarts. `stop` is the step, counted from 1, at which it has lost gold, or its
@@ -319,14 +339,16 @@ class UninterruptedSearch:
 
 
 def uninterrupted_search(
-    successors: Next, rank: Rank, gold: Words, *, beam: int, ended_gives_up_place: bool = False
+    successors: Next, rank: Rank, gold: Words, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
 ) -> UninterruptedSearch:
-    """The beam search of decoding, with a look at gold after every step."""
+    """The beam search of decoding, with a look at gold after every step; `ties` as above."""
     beams, gold_score, rivals, rival_score = [], [], [], []
     alive: list[Words] = [()]
     stop = 0
     for t in range(1, len(gold) + 1):
         ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
+        if not ties and tied(ranked, rank):
+            reject()
         kept = ranked[:beam]
         rival = next((prefix for prefix in ranked if prefix != gold[:t]), None)
         beams.append(kept)

@@ -1,5 +1,6 @@
 """BSO against naive re-scoring: loss and every gradient, for two kinds of decoder state."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -133,6 +134,21 @@ def test_the_bleu_costs_are_those_of_rescoring_up_to_float32(cost: Cost, naive: 
         loss, expected = step(model, batch, None).total, rescored(step, model, batch, None, task, naive)
         torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("elsewhere", [math.nan, math.inf])
+def test_a_cost_is_read_at_violations_alone(elsewhere: float) -> None:
+    """A share of a segment's words, say, is 0 / 0 where there is no segment."""
+    task = TASKS["open length, stop top"]
+    batch = drawn_batch(task, random.Random(1), sentences=3, padding_rows=1, padding=1)
+    model = lstm(1, 1, 0.0)
+
+    def odd(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
+        return torch.where(violation_BT, hamming(rival_BT, gold_BT, violation_BT), elsewhere)
+
+    loss, expected = (bso_step(task, 3, cost=cost)(model, batch, None).total for cost in (odd, hamming))
+    assert loss == expected > 0
+    torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=0, atol=0)
 
 
 def test_the_cases_compared_with_rescoring_hold_every_kind_of_violation() -> None:

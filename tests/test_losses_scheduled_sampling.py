@@ -117,4 +117,6 @@ def test_an_epochs_probability_is_rounded_and_bounded() -> None:
     assert found == pytest.approx([0.0, 0.1, 0.1, 0.15, 0.35, 0.35])
     assert loss.at(3) == loss.at(4) and hash(loss.at(3)) == hash(loss.at(4))
     assert loss.at(4) != loss.at(5)
+    between = ScheduledSampling(Unconstrained(VOCABULARY, end_symbol=True), Linear(0.03), highest=0.33)
+    assert between.at(99).probability == 0.3  # 0.35 would be above it
     assert (loss.rule, loss.stop, loss.at(0).beam, loss.weights) == (LogprobSum(), StopBest(), 0, None)

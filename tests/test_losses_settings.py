@@ -66,6 +66,9 @@ def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:
     assert isinstance(plain, Bso)
     assert loss_of({"kind": "bso", "train_beam": 4, "cross_entropy": 0.3}) == Mixed(plain, 0.3)
     assert loss_of({"kind": "mrt", "cross_entropy": 0.5}) == Mixed(loss_of({"kind": "mrt"}), 0.5)
+    mixer = loss_of({"kind": "mixer", "cross_entropy": 0.25})
+    assert isinstance(mixer, Mixed) and isinstance(mixer.sequence, Mixer)
+    assert mixer.weights is not None and mixer.weights.module is mixer.sequence.baseline
 
 
 @pytest.mark.parametrize(

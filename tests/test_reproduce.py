@@ -15,6 +15,7 @@ import torch
 
 from argbeam.config import load_recipe
 from argbeam.errors import ArgbeamError, ConfigError
+from argbeam.length_power import POWERS
 from argbeam.records import read_records
 from argbeam.reproduce.campaign import Request, find_machine, prepare_campaign, prepare_data, run_campaign, show_plan
 from argbeam.reproduce.pairs import paired_file
@@ -153,9 +154,9 @@ def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: P
     for _ in range(2):
         score_planned(folder, run.scorings)
     lines = read_records(folder / "scores.jsonl").records
-    assert [json.loads(line["scoring"])["powers"] for line in lines] == [[], [0.4, 0.6, 0.8, 1.0, 1.2]]
+    assert [json.loads(line["scoring"])["powers"] for line in lines] == [[], [*POWERS]]
     tried = {record["length_power"]: record["scores"]["bleu"] for record in lines[1]["tried"]}
-    assert list(tried) == [0.4, 0.6, 0.8, 1.0, 1.2]
+    assert list(tried) == [*POWERS]
     assert all(record["split"] == "dev" and record["test_beam"] == 5 for record in lines[1]["tried"])
     (used,) = {record["length_power"] for record in lines[1]["records"]}
     assert tried[used] == max(tried.values())

@@ -117,10 +117,10 @@ def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:
     ]
 
 
-def write_outputs(out: Path, run: str, outputs: list[str]) -> None:
+def write_outputs(out: Path, run: str, outputs: list[str], *, metric: str = METRIC) -> None:
     path = paired_file(out / "runs" / run, TEST, 1)
     path.parent.mkdir(exist_ok=True)
-    kept = {"metric": METRIC, "outputs": outputs, "references": REFERENCES}
+    kept = {"metric": metric, "outputs": outputs, "references": REFERENCES}
     write_atomic(path, json.dumps(kept).encode())
 
 
@@ -170,6 +170,25 @@ def test_a_run_that_is_made_again_is_tested_again(ordering: Path) -> None:
         for outputs in (REFERENCES, ["x y z w"] * 4)
     ]
     assert p_values[0] != p_values[1]
+
+
+def test_each_table_says_how_its_own_tests_were_made(tmp_path: Path) -> None:
+    """One table is scored as it is tokenised, the other by sacreBLEU's tokenizer 13a."""
+    tables, runs = [], []
+    for name, tokenizer in (("first", "none"), ("second", "13a")):
+        metric = METRIC.replace("tok:none", f"tok:{tokenizer}")
+        rows = {label: [f"{name}-{label}.s1"] for label in ("seq2seq", "BSO")}
+        for (run,), outputs in zip(rows.values(), (["x y z w"] * 4, REFERENCES), strict=True):
+            write_run(tmp_path, run, bleu(1.0, 2.0, 3.0), metric=metric)
+            write_outputs(tmp_path, run, outputs, metric=metric)
+            runs.append({"name": run, "origin": "x/y", "start": ""})
+        tables.append(table(name, rows))
+    results = read_results(write_plan(tmp_path, tables, runs))
+    tests = Significance(tmp_path).complete(results.tables)
+    for one, tokenizer in zip(results.tables, ("none", "13a"), strict=True):
+        (gains,) = gain_tables(one, tests)
+        (signature,) = [note for note in gains.notes if note.startswith("p (bleu): ")]
+        assert f"|tok:{tokenizer}|" in signature
 
 
 def test_there_is_no_p_value_where_seeds_gain_in_different_directions(tmp_path: Path) -> None:

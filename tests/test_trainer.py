@@ -211,6 +211,18 @@ def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one(
     assert stage["kept_epoch"] == (1 if patience == 1 else 4)
 
 
+@pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (2, 4), (3, 5), (4, 8)])
+def test_patience_does_not_run_out_while_the_beam_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int, epochs: int
+) -> None:
+    """Beams 2, 3, 4, 4, ...: the third epoch is the first with the full beam, and counts as the first without a better
+    score than the first epoch's 9. The sixth is the best of those that are waited for with patience 4."""
+    told(monkeypatch, [9.0, 1.0, 1.0, 1.0, 2.0, 9.5, 1.0, 1.0], keep="score")
+    loss = {"kind": "bso", "train_beam": 4, "epochs_per_beam": 1}
+    events = list(trainer_of(one_stage(tmp_path, epochs=8, loss=loss, keep="score", patience=patience)).events())
+    assert [record["beam"] for record in records_of(events, "epoch")] == [2, 3, 4, 4, 4, 4, 4, 4][:epochs]
+
+
 @pytest.mark.parametrize("reset", [True, False])
 def test_the_optimizer_forgets_when_the_beam_grows_if_asked_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reset: bool

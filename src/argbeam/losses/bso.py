@@ -116,6 +116,8 @@ class BsoStep:
         assert found is not None
         again = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)
         cost_BT = bso.cost_scale * bso.cost(found.rival_BT, gold_BT, found.violation_BT)
+        # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
+        cost_BT = torch.where(found.violation_BT, cost_BT, 0.0)
         difference_BT = again.rival_BT - again.gold_BT
         if bso.rule.adds_up:
             difference_BT = since_restart(difference_BT, found.violation_BT)

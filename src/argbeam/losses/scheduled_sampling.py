@@ -1,5 +1,6 @@
 """Scheduled sampling (Bengio et al. 2015), which is also known as data as demonstrator (Venkatraman et al. 2015)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from argbeam.rules import LogprobSum, StopBest
 from argbeam.state import Noise
 from argbeam.successors import Successors
 
-# Probabilities are rounded to a multiple of 1 / this: equal ones share captured steps.
+# Probabilities are multiples of 1 / this: equal ones share captured steps.
 _LEVELS = 20
 
 
@@ -37,7 +38,9 @@ class ScheduledSampling:
     weights = None
 
     def at(self, epoch: int) -> "ScheduledSamplingStep":
-        return ScheduledSamplingStep(self, round(_LEVELS * min(self.highest, self.schedule(epoch))) / _LEVELS)
+        # The first level that is not above `highest`; floats just under a level are meant to be on it.
+        highest = math.floor(_LEVELS * self.highest + 1e-9)
+        return ScheduledSamplingStep(self, min(highest, round(_LEVELS * self.schedule(epoch))) / _LEVELS)
 
 
 @dataclass(frozen=True)

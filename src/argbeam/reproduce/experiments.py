@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 
 TIMING = "timing"
-# Powers of the length that are tried on dev for models that sum log-probabilities.
-LENGTH_POWERS = (0.4, 0.6, 0.8, 1.0, 1.2)
 
 
 @dataclass(frozen=True)

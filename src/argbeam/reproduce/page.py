@@ -111,10 +111,11 @@ def _gain_table(table: TableResult, reference: RowResult, tests: Significance) -
     headers.append("seeds")
     notes = [
         "Mean over the seeds that both have of the gain over the reference of the same seed; p is the largest of the "
-        "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is sacreBLEU's, "
-        "which counts one tail: about half the p of a two-sided test."
+        "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is made as "
+        "sacreBLEU makes it, which counts one tail: about half the p of a two-sided test."
     ]
-    notes += [f"p ({name}): {signature}" for name, signature in tests.signatures.items() if name in table.parts]
+    signatures = tests.signatures(table, reference)
+    notes += [f"p ({part}): {signature}" for part in table.parts for signature in signatures.get(part, ())]
     return Table(f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label}", headers, rows, notes)
 
 

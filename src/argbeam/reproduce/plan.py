@@ -9,8 +9,9 @@ from typing import Any
 
 from argbeam.config import load_recipe, parse_recipe
 from argbeam.errors import ConfigError
+from argbeam.length_power import POWERS
 from argbeam.reproduce.corpora import Corpus
-from argbeam.reproduce.experiments import LENGTH_POWERS, Experiment, Row
+from argbeam.reproduce.experiments import Experiment, Row
 from argbeam.reproduce.paper import BEAMS
 from argbeam.settings import Recipe
 
@@ -135,7 +136,7 @@ def make_plan(
 
 
 def _scoring(row: Row, split: str) -> Scoring:
-    return Scoring(split, powers=LENGTH_POWERS if row.by_length else (), stop=row.stop)
+    return Scoring(split, powers=POWERS if row.by_length else (), stop=row.stop)
 
 
 def _recipe(row: Row, path: Path, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:

@@ -122,8 +122,7 @@ class Significance:
     """Paired bootstrap tests, each made once: they are kept in the folder, and outlive the outputs they are made of."""
 
     folder: Path
-    known: dict[str, dict[str, float]] = field(default_factory=dict)
-    signatures: dict[str, str] = field(default_factory=dict)
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -142,25 +141,37 @@ class Significance:
 
     def p_value(self, row: RowResult, other: RowResult, seed: int, beam: int, part: str) -> float | None:
         """None where there is no such test."""
-        return self.known.get(_key(row, other, seed, beam), {}).get(part)
+        test = self.known.get(_key(row, other, seed, beam))
+        return test["p"].get(part) if test else None
+
+    def signatures(self, table: TableResult, reference: RowResult) -> dict[str, list[str]]:
+        """How the tests of a table's gains over a reference were made, by the part of the score they test."""
+        found: dict[str, list[str]] = {}
+        for row, seed, beam in self._pairs(table, reference):
+            test = self.known.get(_key(row, reference, seed, beam), {"signatures": {}})
+            for part, signature in test["signatures"].items():
+                if signature not in found.setdefault(part, []):
+                    found[part].append(signature)
+        return found
 
     def _missing(self, table: TableResult) -> Iterator[Pair]:
         runs = Folders(self.folder).runs
-        for label in table.references:
-            reference = table.row(label)
-            for row in table.rows if reference else ():
-                for seed, beam in ((seed, beam) for seed in row.by_seed for beam in table.beams):
-                    if row is reference or reference is None or seed not in reference.by_seed:
-                        continue
-                    ours = paired_file(runs / row.runs[seed], row.scoring, beam)
-                    theirs = paired_file(runs / reference.runs[seed], reference.scoring, beam)
-                    key = _key(row, reference, seed, beam)
-                    if key not in self.known and ours.exists() and theirs.exists():
-                        yield Pair(key, ours, theirs)
+        for reference in (found for label in table.references if (found := table.row(label)) is not None):
+            for row, seed, beam in self._pairs(table, reference):
+                ours = paired_file(runs / row.runs[seed], row.scoring, beam)
+                theirs = paired_file(runs / reference.runs[seed], reference.scoring, beam)
+                key = _key(row, reference, seed, beam)
+                if key not in self.known and ours.exists() and theirs.exists():
+                    yield Pair(key, ours, theirs)
+
+    @staticmethod
+    def _pairs(table: TableResult, reference: RowResult) -> Iterator[tuple[RowResult, int, int]]:
+        """What can be tested against the reference: rows with seeds that it has as well, at every beam."""
+        for row in (row for row in table.rows if row is not reference):
+            yield from ((row, seed, beam) for seed in row.by_seed if seed in reference.by_seed for beam in table.beams)
 
     def _learn(self, record: dict[str, Any]) -> None:
-        self.known[record["key"]] = record["p"]
-        self.signatures |= record["signatures"]
+        self.known[record["key"]] = record
 
 
 def _key(row: RowResult, other: RowResult, seed: int, beam: int) -> str:

@@ -108,13 +108,15 @@ class ScheduledSamplingLoss(Settings):
 
     kind: Literal["scheduled_sampling"] = "scheduled_sampling"
     schedule: Schedule = Field(description="probability of reading the model's own word, by epoch")
-    highest: float = Field(default=1.0, ge=0, le=1, description="the probability grows no further than this")
+    highest: float = Field(
+        default=1.0, ge=0.05, le=1, description="the probability, which goes by twentieths, grows no further than this"
+    )
     own_word: Literal["sampled", "best"] = Field(
         default="sampled", description="the model's own word: drawn from its distribution, or its best"
     )
 
 
-class MixerLoss(Settings):
+class MixerLoss(SequenceLoss):
     """Cross-entropy for the first words of a sentence, REINFORCE for the rest (Ranzato et al. 2016)."""
 
     kind: Literal["mixer"] = "mixer"

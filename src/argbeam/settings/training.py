@@ -46,7 +46,10 @@ class Stage(Settings):
     )
     keep_beam: int = Field(default=5, ge=1, le=MOST_BEAM, description="beam of the dev score that chooses the epoch")
     patience: int = Field(
-        default=0, ge=0, description="stop after this many epochs without a better dev figure; 0: never"
+        default=0,
+        ge=0,
+        description="stop after this many epochs without a better dev figure, counted while the loss stays the same "
+        "(a beam that grows changes it); 0: never",
     )
 
     @model_validator(mode="after")

@@ -93,7 +93,7 @@ class Trainer:
             restore_stage(self.resumed, loss, optimizer, stepper, self.device)
             self.resumed = {}
         position = self.position
-        while position.epoch < stage.epochs and not self._out_of_patience(stage):
+        while position.epoch < stage.epochs and not self._out_of_patience(stage, loss):
             step_loss = loss.at(position.epoch)
             grew = position.epoch > 0 and step_loss != loss.at(position.epoch - 1)
             if position.batch == 0 and grew and loss.reset_optimizer:
@@ -245,10 +245,12 @@ class Trainer:
             state = self.model.step(self.model.encode(batch, None), torch.full_like(batch.target_length_B, BOS))
             return self.model.output(state).shape[1]
 
-    def _out_of_patience(self, stage: Stage) -> bool:
+    def _out_of_patience(self, stage: Stage, loss: Loss) -> bool:
         # Asked before each epoch, not after: a run that was killed between two epochs must be asked as well.
-        epochs_without = self.position.epoch - 1 - self.position.best_epoch
-        return 0 < stage.patience <= epochs_without
+        epoch = self.position.epoch
+        # While the loss changes, as with a growing beam, a worse figure says little: epochs count from the last change.
+        changed = next((e for e in range(epoch, 0, -1) if loss.at(e) != loss.at(e - 1)), 0)
+        return 0 < stage.patience <= epoch - max(self.position.best_epoch + 1, changed)
 
     def _agreed_to_stop(self) -> bool:
         """Whether a stop was asked of any process. On CUDA, where hosts run ahead, several ask one another at looks."""
