@@ -1,11 +1,15 @@
 """The CRF and the margin loss without restarts learn: on the generated corpus, after a little cross-entropy."""
 
+import functools
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from argbeam.config import parse_recipe
+from argbeam.evaluate import evaluate
 from argbeam.records import read_records
 from argbeam.rules import LastScore, ScoreSum
 from argbeam.run import load
@@ -27,11 +31,11 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 
 
-def word_ordering(stages: dict[str, Any], *, start: str = "") -> Recipe:
+def learning(task: str, stages: dict[str, Any], *, start: str = "") -> Recipe:
     table = {
         "name": "learning",
         "seed": 1,
-        "task": {"kind": "word_ordering"},
+        "task": {"kind": task},
         "data": {"kind": "generated", "types": 200, "train": 500, "dev": 80, "test": 2},
         "model": {"hidden": 48, "embedding": 32, "dropout": 0.1},
         "batch": {"size": 32},
@@ -47,25 +51,41 @@ def epochs(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pretrained")
-    finish(word_ordering({"pretrain": PRETRAIN}), folder)
-    return folder
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A pre-trained run of a task."""
+
+    @functools.cache
+    def made(task: str) -> Path:
+        folder = tmp_path_factory.mktemp(f"pretrained-{task}")
+        finish(learning(task, {"pretrain": PRETRAIN}), folder)
+        return folder
+
+    return made
+
+
+def dev_by_sums(folder: Path) -> float:
+    """A run's dev score at beam 5, searched by sums of scores whatever its own rule is."""
+    run = load(folder, device="cpu")
+    return evaluate(replace(run.decoder(), rule=ScoreSum()), run.task.read("dev").items, beam=5).score.value
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOSSES)
-def test_three_epochs_improve_the_search_that_they_train(name: str, pretrained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("task", "name"), [*(("word_ordering", name) for name in LOSSES), ("parsing", "CRF")])
+def test_a_few_epochs_improve_the_search_that_they_train(
+    task: str, name: str, pretrained: Callable[[str], Path], tmp_path: Path
+) -> None:
     """The beam keeps its size, so that losses compare. The bars, and what three seeds gave: the loss falls by a quarter
-    (41 to 70 %); gold stays on the beam for 0.3 words more (0.7 to 1.3) and is lost early in 3 sentences of a hundred
-    less (10 to 15); dev BLEU ends above 40 (46 to 54)."""
-    stage = {"epochs": 3, "loss": LOSSES[name], "optimizer": RATES}
-    finish(word_ordering({"search": stage}, start=str(pretrained)), tmp_path)
-    first, *_, last = epochs(tmp_path)
+    (41 to 75 %); gold stays on the beam for 0.3 words more (0.7 to 1.3) and is lost early in 3 sentences of a hundred
+    less (10 to 15). The best epoch on dev is ahead of the start, searched by the same rule, by a point (1.7 to 14, in
+    parsing 18 to 20)."""
+    start = pretrained(task)
+    stage = {"epochs": 6, "loss": LOSSES[name], "optimizer": RATES}
+    finish(learning(task, {"search": stage}, start=str(start)), tmp_path)
+    first, *_, last = found = epochs(tmp_path)
     assert last["loss_per_word"] < 0.75 * first["loss_per_word"]
     assert last["stop_step"] > first["stop_step"] + 0.3
     assert last["stopped_early_share"] < first["stopped_early_share"] - 0.03
-    assert last["dev"]["value"] > 40
+    assert max(epoch["dev"]["value"] for epoch in found) > dev_by_sums(start) + 1
 
 
 @pytest.mark.parametrize("task", ["word_ordering", "parsing"])
