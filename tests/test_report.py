@@ -18,7 +18,14 @@ METRIC = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 
 
 def write_run(
-    folder: Path, name: str, loss: dict[str, Any], *, seed: int = 1, task: str = "word_ordering", test: int = 5
+    folder: Path,
+    name: str,
+    loss: dict[str, Any],
+    *,
+    seed: int = 1,
+    task: str = "word_ordering",
+    test: int = 5,
+    start: str = "",
 ) -> Path:
     """A run folder with one stage of two epochs, the second one kept."""
     rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.1}
@@ -26,6 +33,7 @@ def write_run(
         {
             "name": name,
             "seed": seed,
+            "start": start,
             "task": {"kind": task},
             "data": {"kind": "generated", "train": 10, "dev": 5, "test": test},
             "stages": {"train": {"epochs": 2, "loss": loss, "optimizer": rates}},
@@ -167,6 +175,16 @@ def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
     assert (bso["epoch kept"], bso["train beam"], bso["loss/word"]) == ("2 of 2", "3", "1.000")
     assert bso["unfinished / dead (last evaluation)"] == "1 / 2"
     assert (seq2seq["violations/word"], bso["violations/word"]) == ("-", "0.500")
+
+
+def test_epochs_are_counted_on_from_the_run_that_one_started_from(tmp_path: Path) -> None:
+    """Two epochs each. What is gone counts as none, and a folder that starts from itself is counted once."""
+    first = write_run(tmp_path / "a", "pretrain", CROSS_ENTROPY)
+    second = write_run(tmp_path / "b", "BSO", BSO, start=str(first))
+    third = write_run(tmp_path / "c", "more BSO", BSO, start=str(second))
+    gone = write_run(tmp_path / "d", "BSO elsewhere", BSO, start=str(tmp_path / "gone"))
+    circle = write_run(tmp_path / "e", "circle", BSO, start=str(tmp_path / "e"))
+    assert [run.before for run in read_runs([first, second, third, gone, circle])] == [0, 2, 4, 0, 2]
 
 
 def test_only_settings_that_differ_are_listed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ _NO_GAIN = ("length",)
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run folder says of itself. `label` is its name in tables, unlike that of any other run."""
+    """What a run folder says of itself. `label` is its name in tables, unlike that of any other run; `before` are the
+    epochs of the run that it started from, so far as that is still there."""
 
     path: Path
     label: str
@@ -28,6 +29,7 @@ class RunData:
     epochs: list[dict[str, Any]]
     stages: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
+    before: int
 
     @property
     def is_cross_entropy(self) -> bool:
@@ -56,9 +58,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunData]:
             break
     else:
         raise ArgbeamError("report: a run is given twice; each folder is accepted once")
-    return [
-        RunData(r.path, name, r.recipe, r.epochs, r.stages, r.evaluations) for r, name in zip(runs, labels, strict=True)
-    ]
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
 def _read_run(folder: Path) -> RunData:
@@ -69,7 +69,7 @@ def _read_run(folder: Path) -> RunData:
     scores = folder / "evaluations.jsonl"
     epochs, stages = (_records(folder / "records.jsonl", keys, kind) for kind, keys in _KEYS.items())
     evaluations = _records(scores, _EVALUATION_KEYS) if scores.exists() else []
-    run = RunData(folder, recipe.name, recipe, epochs, stages, evaluations)
+    run = RunData(folder, recipe.name, recipe, epochs, stages, evaluations, _epochs_before(recipe))
     if stages and not any(_is_kept(epoch, stages[-1]) for epoch in epochs):
         raise DataError(f"{folder / 'records.jsonl'}: no record of the epoch that its last stage kept")
     return run
@@ -100,6 +100,19 @@ def _records(path: Path, keys: dict[str, Any], kind: str = "") -> list[dict[str,
                 raise DataError(f"{path}:{line}: {key} is missing or of another type; was the file edited?")
         found.append(record)
     return found
+
+
+def _epochs_before(recipe: Recipe) -> int:
+    epochs, seen = 0, {""}
+    while recipe.start not in seen:
+        seen.add(recipe.start)
+        folder = Path(recipe.start)
+        try:
+            epochs += len(_records(folder / "records.jsonl", _KEYS["epoch"], "epoch"))
+            recipe = read_recipe_json(folder / "recipe.json")
+        except ArgbeamError:  # it is not there any more, or is not what it was
+            break
+    return epochs
 
 
 def _is_kept(epoch: dict[str, Any], stage: dict[str, Any]) -> bool:
@@ -268,6 +281,6 @@ def _has_tenths(run: RunData) -> bool:
 
 
 def _curve(run: RunData, values: Sequence[Any]) -> Curve:
-    """The epochs that have the figure, numbered through the stages."""
-    points = [(number, value) for number, value in enumerate(values, 1) if type(value) in _NUMBER]
+    """The epochs that have the figure, numbered through the stages and on from the run that this one started from."""
+    points = [(number, value) for number, value in enumerate(values, run.before + 1) if type(value) in _NUMBER]
     return Curve(run.label, [x for x, _ in points], [float(y) for _, y in points])
