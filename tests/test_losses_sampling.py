@@ -131,9 +131,11 @@ def test_a_sentences_samples_do_not_depend_on_neighbours_or_padding(
         assert not together_BRT[row, :, length:].any()
 
 
+@pytest.mark.parametrize("room", [0, 2])
 @pytest.mark.parametrize("task", ["permutation", "shift_reduce"])
-def test_samples_under_a_constraint_are_valid_and_reach_everything(task: str) -> None:
-    """A source of three words, two of them alike, or of two words to be parsed with two actions: few outputs exist."""
+def test_samples_under_a_constraint_are_valid_and_reach_everything(task: str, room: int) -> None:
+    """A source of three words, two of them alike, or of two words to be parsed with two actions: few outputs exist.
+    They end where no word is valid any more, also where there is room."""
     if task == "permutation":
         source: Words = (4, 5, 4)
         successors, following, length = Permutation(), permutation(source), 3
@@ -152,10 +154,10 @@ def test_samples_under_a_constraint_are_valid_and_reach_everything(task: str) ->
         successors.start(batch),
         Noise(1, torch.tensor(0), batch.sentence_B),
         rows=20,
-        length_B=batch.target_length_B,
-        steps=length,
+        length_B=batch.target_length_B + room,
+        steps=length + room,
     )
-    assert {tuple(row) for row in words_BRT.flatten(0, 1).tolist()} == valid
+    assert {tuple(row) for row in words_BRT.flatten(0, 1).tolist()} == {(*words, *[PAD] * room) for words in valid}
 
 
 def test_words_are_cut_behind_the_end_and_at_the_limit() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -102,6 +103,8 @@ def test_scores_are_means_with_their_spread_beside_the_papers(ordering: Path) ->
         ["LSTM-LM", "15.40", "-", "26.80", "-", "-", "-", "0", "-"],
     ]
     assert f"metric {METRIC}" in found.notes
+    generated = replace(results.tables[0], corpus="generated")
+    assert score_table(results, generated).notes[-1].endswith("nothing of the systems.")
 
 
 def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:

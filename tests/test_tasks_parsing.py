@@ -7,6 +7,7 @@ import pytest
 
 from argbeam.corpus import write_files
 from argbeam.errors import DataError
+from argbeam.evaluate import item_of
 from argbeam.settings import Recipe
 from argbeam.successors import ShiftReduce, Unconstrained
 from argbeam.tasks import TASKS
@@ -119,6 +120,15 @@ def test_digits_are_folded_for_the_model_only(tmp_path: Path) -> None:
     assert item.source == ("####", "birds")
     target = task.vocabulary.encode(("####", "birds", "@L_nummod"))
     assert task.text(item, target) == "2024/2/nummod birds/0/root"
+
+
+def test_a_line_of_conll_u_is_no_sentence(tmp_path: Path) -> None:
+    """It would be parsed, columns and all."""
+    rows: Rows = [("small", "ADJ", 2, "amod"), ("birds", "NOUN", 0, "root")]
+    task = task_of(recipe_of(tmp_path, conll(rows)))
+    with pytest.raises(DataError) as error:
+        item_of(task, "1\tbirds\tbird\tNOUN", most=9, where="stdin:3")
+    assert str(error.value) == ("stdin:3: a tab; a line holds the words of one sentence, and no columns as in CoNLL-U")
 
 
 def test_a_word_that_looks_like_an_action_is_a_word(tmp_path: Path) -> None:

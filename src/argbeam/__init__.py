@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from argbeam.losses.contract import Loss as Loss
     from argbeam.losses.crf import Crf as Crf
     from argbeam.losses.cross_entropy import CrossEntropy as CrossEntropy
+    from argbeam.losses.mrt import Mrt as Mrt
+    from argbeam.losses.mrt import Sampled as Sampled
+    from argbeam.losses.mrt import Searched as Searched
     from argbeam.models.contract import Model as Model
     from argbeam.optim import Adagrad as Adagrad
     from argbeam.policies import EarlyUpdate as EarlyUpdate
@@ -55,12 +58,15 @@ _HOMES = {
     "Loss": "argbeam.losses.contract",
     "MaxViolation": "argbeam.policies",
     "Model": "argbeam.models.contract",
+    "Mrt": "argbeam.losses.mrt",
     "Noise": "argbeam.state",
     "Permutation": "argbeam.successors",
     "Restart": "argbeam.policies",
     "Run": "argbeam.run",
+    "Sampled": "argbeam.losses.mrt",
     "ScoreRule": "argbeam.rules",
     "ScoreSum": "argbeam.rules",
+    "Searched": "argbeam.losses.mrt",
     "ShiftReduce": "argbeam.successors",
     "State": "argbeam.state",
     "Stop": "argbeam.rules",

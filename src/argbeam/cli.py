@@ -113,7 +113,7 @@ def decode(
     source: Annotated[str, typer.Option("--input", metavar="FILE", help="Sentences, one a line; -: stdin.")] = "-",
     output: Annotated[str, typer.Option(metavar="FILE", help="Where outputs go; -: stdout.")] = "-",
     beam: Annotated[int, typer.Option(min=0, help="K_te; 0: the recipe's decode.beam.")] = 0,
-    n_best: Annotated[int, typer.Option(min=1, help="Outputs for each line, at most.")] = 1,
+    n_best: Annotated[int, typer.Option(min=1, help="Outputs for each line, at most, in the search's order.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Each output's score before it.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="The beam at every step, as JSON lines.")] = "",
     as_json: Json = False,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from argbeam.errors import ArgbeamError, ConfigError, DataError
-from argbeam.evaluate import Decoded, length_fault
+from argbeam.evaluate import Decoded, item_of
 from argbeam.parallel import Group
 from argbeam.readers.text import open_bytes
 from argbeam.run import Run
@@ -109,11 +109,11 @@ def _items(run: Run, chunk: list[str], name: str, before: int) -> tuple[list[Ite
     """The items of the lines up to the first that cannot be decoded, and what is wrong with that one."""
     items: list[Item] = []
     for line in chunk:
-        item = run.task.item(line)
-        fault = length_fault(item, most=run.recipe.decode.max_words)
-        if fault:
-            return items, DataError(f"{name}:{before + len(items) + 1}: {fault}")
-        items.append(item)
+        where = f"{name}:{before + len(items) + 1}"
+        try:
+            items.append(item_of(run.task, line, most=run.recipe.decode.max_words, where=where))
+        except DataError as error:
+            return items, error
     return items, None
 
 

@@ -41,7 +41,8 @@ def epoch_line(values: dict[str, Any]) -> str:
     if "value" in dev:
         parts.append(f"dev {dev['value']:.2f} at beam {dev['test_beam']}")
     if "perplexity" in dev:
-        parts.append(f"dev perplexity {dev['perplexity']:.2f}")
+        perplexity = dev["perplexity"]
+        parts.append(f"dev perplexity {perplexity:.2f}" if perplexity < 1e6 else f"dev perplexity {perplexity:.3g}")
     parts.append(f"{values['words_per_second']:,.0f} words/s")
     if values.get("not_finite"):
         parts.append(f"{values['not_finite']:.0f} updates left out (not finite)")

@@ -129,6 +129,18 @@ def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:
             raise DataError(f"{where}, sentence {number}: {fault}")
 
 
+def item_of(task: Task, line: str, *, most: int, where: str) -> Item:
+    """The line as an item to decode; what keeps it from being one is told with its place."""
+    try:
+        item = task.item(line)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    fault = length_fault(item, most=most)
+    if fault:
+        raise DataError(f"{where}: {fault}")
+    return item
+
+
 def length_fault(item: Item, *, most: int) -> str:
     """What keeps an item from being decoded, or nothing."""
     if not item.source:

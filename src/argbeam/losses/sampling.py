@@ -65,7 +65,8 @@ def sample(
 ) -> Int[Tensor, "B R T"]:
     """Draw `rows` sequences a sentence, word by word from the model's distribution over valid successors.
 
-    PAD follows the end symbol, and the length limit. Two rows of a sentence may be equal.
+    PAD follows the end symbol, the length limit, and a word after which there is no valid one. Two rows of a sentence
+    may be equal.
     """
     batch = length_B.shape[0]
     rows_N = torch.arange(batch * rows, device=length_B.device) // rows
@@ -81,7 +82,7 @@ def sample(
         allowed_BRC = allowed_XC.view(-1, rows if len(allowed_XC) > 1 else 1, allowed_XC.shape[1])
         column_BR = draw(scores_BRC, allowed_BRC, uniform_BTR[:, t])
         word_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
-        over_BR = over_BR | (t >= length_B[:, None])
+        over_BR = over_BR | (t >= length_B[:, None]) | ~allowed_BRC.any(-1)
         word_BR = word_BR.masked_fill(over_BR, PAD)
         over_BR = over_BR | (word_BR == EOS)
         words.append(word_BR)
@@ -127,6 +128,7 @@ def needed(noise: Noise | None, loss: str) -> Noise:
     """The noise, which a loss that draws words cannot do without."""
     if noise is None:
         raise ArgbeamError(
-            f"{loss} draws words: it must be called with a Noise, which may be of a model without dropout"
+            f"{loss} draws words: it must be called with a Noise, as in Noise(seed, torch.tensor(update), "
+            "batch.sentence_B), also where the model has no dropout"
         )
     return noise

@@ -11,8 +11,8 @@ import torch
 from argbeam import checkpoint, devices, folders
 from argbeam.captured_search import CapturedSearch
 from argbeam.config import parse_recipe, recipe_from_json
-from argbeam.errors import ConfigError, DataError
-from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, decode_rules, evaluate, length_fault
+from argbeam.errors import ConfigError
+from argbeam.evaluate import Decoded, Decoder, Evaluation, check_lengths, decode_rules, evaluate, item_of
 from argbeam.length_power import choose, fingerprint, keep_power, kept_power
 from argbeam.models import Network
 from argbeam.parallel import ALONE, Group
@@ -117,11 +117,7 @@ class Run:
         return asked or self.recipe.decode.beam
 
     def _item(self, line: str, number: int) -> Item:
-        item = self.task.item(line)
-        fault = length_fault(item, most=self.recipe.decode.max_words)
-        if fault:
-            raise DataError(f"line {number}: {fault}")
-        return item
+        return item_of(self.task, line, most=self.recipe.decode.max_words, where=f"line {number}")
 
 
 def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = (), group: Group = ALONE) -> Run:

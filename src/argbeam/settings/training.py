@@ -26,7 +26,8 @@ class AdagradOptimizer(Settings):
         default=0.0,
         ge=0,
         lt=1,
-        description="decay of a running average of the weights, which is what is scored and kept; 0: none",
+        description="decay of a running average of the weights, which is what is scored and kept; lower on corpora so "
+        "small that 1 / (1 - decay) updates are over 4 epochs; 0: none",
     )
 
 

@@ -113,6 +113,8 @@ class Parsing:
             yield Item(source=words, surface=tree.words, target=target, tree=tree)
 
     def item(self, line: str) -> Item:
+        if "\t" in line:
+            raise DataError("a tab; a line holds the words of one sentence, and no columns as in CoNLL-U")
         words = tuple(line.split())
         return Item(source=self._symbols(words), surface=words)
 

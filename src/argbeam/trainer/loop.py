@@ -26,6 +26,8 @@ from argbeam.vocabulary import BOS
 
 # Updates between two looks at the device: each look waits for it.
 _LOOK_EVERY = 50
+# How many epochs a running average of the weights goes back at most: 1 / (1 - decay) updates.
+_LONGEST_AVERAGE = 4
 # Epochs are numbered through all stages, so that no two of them share an order.
 _STAGE_EPOCHS = 1_000_000
 # Seconds after which the end of an epoch is worth a checkpoint, whatever the number of updates.
@@ -213,7 +215,8 @@ class Trainer:
             max_norm=stage.optimizer.max_norm,
             epsilon=stage.optimizer.epsilon,
             initial=stage.optimizer.initial,
-            average=stage.optimizer.average,
+            # An average over more than a few epochs would score the weights that a small corpus started from.
+            average=min(stage.optimizer.average, 1 - 1 / (_LONGEST_AVERAGE * len(self.plan))),
         )
 
     def _stepper(self, optimizer: Adagrad) -> Stepper:
