@@ -70,7 +70,7 @@ def score_table(results: Results, table: TableResult) -> Table:
     ]
     if table.corpus == GENERATED:
         notes.append(
-            "Three epochs on a small generated corpus: it shows that all of it runs, and nothing of the systems."
+            "Three epochs on a small generated corpus: this shows that all of it runs, nothing of the systems."
         )
     headers = ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
     return Table(f"{table.title}, {table.corpus}, {table.split}", [*headers, "seeds", "minutes"], rows, notes)
