@@ -29,7 +29,7 @@ EPOCH = {
     "beam": 4,
     "loss_per_word": 0.5,
     "violations_per_word": 0.25,
-    "dev": {"value": 33.333, "test_beam": 5},
+    "dev": {"value": 33.333, "bleu": 33.333, "exact": 2.0, "test_beam": 5},
     "words_per_second": 1234.5,
     "best": True,
 }
@@ -55,7 +55,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
 def test_without_a_terminal_every_epoch_and_stage_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, io.StringIO()).splitlines() == [
         "demo: [3] sentences",
-        "demo: bso, epoch 3; loss 0.500 a word; beam 4, 0.250 violations a word; dev 33.33 at beam 5; "
+        "demo: bso, epoch 3; loss 0.500 a word; beam 4, 0.250 violations a word; dev BLEU 33.33 at beam 5; "
         "1,234 words/s (best)",
         "demo: bso: 8 epochs, epoch 3 kept, dev score 33.33",
     ]

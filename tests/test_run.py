@@ -143,6 +143,12 @@ def test_the_records_start_with_what_is_trained(whole: tuple[Recipe, Path]) -> N
         json.dumps(record, allow_nan=False)
 
 
+def test_a_vocabulary_without_a_word_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        finish(pretrain_only(tmp_path, "text.min_count=1000"), tmp_path / "run")
+    assert str(error.value) == "text.min_count = 1000: no word of the training data is there so often; lower it"
+
+
 def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path: Path) -> None:
     recipe = pretrain_only(tmp_path, "text.min_length=3", "text.max_length=3")
     said = list(texts(finish(recipe, tmp_path / "run")))

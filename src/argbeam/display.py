@@ -39,7 +39,8 @@ def epoch_line(values: dict[str, Any]) -> str:
         parts.append(f"beam {values['beam']}, {values['violations_per_word']:.3f} violations a word")
     dev = values["dev"]
     if "value" in dev:
-        parts.append(f"dev {dev['value']:.2f} at beam {dev['test_beam']}")
+        metric = next((f"{name.upper()} " for name in dev if name != "value" and dev[name] == dev["value"]), "")
+        parts.append(f"dev {metric}{dev['value']:.2f} at beam {dev['test_beam']}")
     if "perplexity" in dev:
         perplexity = dev["perplexity"]
         parts.append(f"dev perplexity {perplexity:.2f}" if perplexity < 1e6 else f"dev perplexity {perplexity:.3g}")

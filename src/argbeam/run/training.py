@@ -10,7 +10,7 @@ import torch
 
 from argbeam import checkpoint, devices, folders
 from argbeam.config import recipe_to_json
-from argbeam.errors import ArgbeamError, DataError
+from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import check_lengths
 from argbeam.length_power import fingerprint
 from argbeam.losses import make_loss
@@ -29,6 +29,7 @@ from argbeam.trainer import Event, Notice, Position, Record, Saved, Trainer
 from argbeam.trainer.tensors import load_tensors, model_tensors
 from argbeam.training_data import TrainingData, build_store, open_store, read_examples, stored_examples
 from argbeam.version import __version__
+from argbeam.vocabulary import SPECIALS
 
 
 def train(
@@ -109,6 +110,10 @@ def _training_data(
         raise DataError(
             f"no training sentence has {text.min_length} to {text.max_length} words; "
             "text.min_length and text.max_length say which are taken"
+        )
+    if min(len(data.task.source), len(data.task.target)) == len(SPECIALS):
+        raise ConfigError(
+            f"text.min_count = {recipe.text.min_count}: no word of the training data is there so often; lower it"
         )
     return data
 
