@@ -10,6 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from argbeam.errors import DataError
 
 T = TypeVar("T")
+# Making one takes longer than reading a line with it, and files have thousands of lines.
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,11 @@ class Timing:
 
 def parsed(data: bytes, kind: type[T], path: Path, mended: str) -> T:
     """The JSON as a `kind`; what has another form is an error of one line, which says how to mend it."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
     try:
-        return TypeAdapter(kind).validate_json(data, strict=True)
+        found: T = _ADAPTERS[kind].validate_json(data, strict=True)
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

@@ -96,9 +96,7 @@ class Trainer:
             self.resumed = {}
         position = self.position
         while position.epoch < stage.epochs and not self._out_of_patience(stage, loss):
-            step_loss = loss.at(position.epoch)
-            grew = position.epoch > 0 and step_loss != loss.at(position.epoch - 1)
-            if position.batch == 0 and grew and loss.reset_optimizer:
+            if position.batch == 0 and loss.reset_optimizer and _changes(loss, position.epoch):
                 optimizer.reset()
             yield from self._epoch(name, stage, loss, stepper, optimizer)
             if self.stopping:
@@ -250,10 +248,11 @@ class Trainer:
 
     def _out_of_patience(self, stage: Stage, loss: Loss) -> bool:
         # Asked before each epoch, not after: a run that was killed between two epochs must be asked as well.
-        epoch = self.position.epoch
+        epoch, patience = self.position.epoch, stage.patience
+        if not 0 < patience < epoch - self.position.best_epoch:
+            return False
         # While the loss changes, as with a growing beam, a worse figure says little: epochs count from the last change.
-        changed = next((e for e in range(epoch, 0, -1) if loss.at(e) != loss.at(e - 1)), 0)
-        return 0 < stage.patience <= epoch - max(self.position.best_epoch + 1, changed)
+        return not any(_changes(loss, e) for e in range(epoch - patience + 1, epoch + 1))
 
     def _agreed_to_stop(self) -> bool:
         """Whether a stop was asked of any process. On CUDA, where hosts run ahead, several ask one another at looks."""
@@ -277,3 +276,8 @@ class Trainer:
             raise ArgbeamError(
                 f"update {self.position.update}: {bad} gradients in a row were not finite and were left out; {DIVERGED}"
             )
+
+
+def _changes(loss: Loss, epoch: int) -> bool:
+    """Whether the loss is another one in this epoch of a stage than in the one before."""
+    return epoch > 0 and loss.at(epoch) != loss.at(epoch - 1)
