@@ -510,6 +510,7 @@ import torch
 from argbeam.graphs import CudaRecorder, Graphs
 
 graphs, matrix = Graphs(CudaRecorder()), torch.rand(64, 64, device="cuda")
+matrix @ matrix  # as a step is made once before it is recorded: a library that is met first while recording fails
 for _ in range(3):
     with graphs.recording() as graph:
         product = matrix @ matrix

@@ -18,6 +18,7 @@ from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.length_power import POWERS
 from argbeam.records import read_records
 from argbeam.reproduce.campaign import Request, find_machine, prepare_campaign, prepare_data, run_campaign, show_plan
+from argbeam.reproduce.lengths import scores_by_length
 from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.results import read_results
 from argbeam.reproduce.runner import Outcome
@@ -177,6 +178,7 @@ def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -
         words, heads, labels = (sum(column) for column in zip(*kept["counts"], strict=True))
         assert len(kept["counts"]) == 4
         assert record["scores"] == pytest.approx({"uas": 100 * heads / words, "las": 100 * labels / words})
+        assert record["by_length"] == scores_by_length(kept)
 
 
 def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:

@@ -141,6 +141,15 @@ def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
     assert remaining_steps(plan, folders, trained=(), scored={name: {test} for name in (seq2seq, bso, conbso)}) == []
 
 
+def test_a_run_that_is_made_again_is_scored_in_all_ways() -> None:
+    """Seq2seq was scored on test elsewhere, and dev is wanted now. Its records are set aside for the new training's."""
+    plan = planned(experiment("a", SEQ2SEQ), experiment("b", SEQ2SEQ, split="dev"))
+    (seq2seq,) = (run.name for run in plan.runs)
+    test, dev = Scoring("test").key, Scoring("dev").key
+    (step,) = remaining_steps(plan, Folders(Path("out")), trained=(), scored={seq2seq: {test}})
+    assert step.arguments[3:] == (test, dev)
+
+
 def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
     """20 sentences, 5 epochs of pre-training: 100. BSO: 14 epochs, 840. With one epoch of BSO: 60. seq2seq: 19, 380."""
     short = Row("short", "demo/bso", "short", ("stages.bso.epochs=1",))

@@ -12,9 +12,23 @@ from typing import Any
 import pytest
 
 from argbeam.errors import ArgbeamError, DataError
-from argbeam.metrics import AttachmentCounts, Punctuation, paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics import (
+    AttachmentCounts,
+    Punctuation,
+    corpus_bleu,
+    paired_bootstrap_attachment,
+    paired_bootstrap_bleu,
+)
 from argbeam.records import append_record, write_atomic
-from argbeam.reproduce.page import gain_tables, runs_table, score_table, speed_table, write_page
+from argbeam.reproduce.lengths import scores_by_length
+from argbeam.reproduce.page import (
+    gain_by_length_tables,
+    gain_tables,
+    runs_table,
+    score_table,
+    speed_table,
+    write_page,
+)
 from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
 from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.results import Significance, gain, judged_gain, read_results, summary
@@ -118,6 +132,68 @@ def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:
         ["BSO", "+2.80", "+3.40", "+3.30", "+2.00", "+2.00", "+4.50", "2"],
         ["ConBSO", "+3.40", "+4.50", "+3.50", "+10.00", "+7.00", "+7.00", "1"],
     ]
+
+
+def test_scores_by_length_are_those_of_the_sentences_of_that_length() -> None:
+    """Words of the reference decide: 10 are still short, 11 are not, and an output's own length does not matter. No
+    sentence here has 21 to 30 words."""
+    references = [" ".join(f"w{i}" for i in range(words)) for words in (10, 11, 3, 31, 60)]
+    outputs = ["w0 w1 w2 w3 x x x x x x", references[1], " ".join(["w0"] * 40), references[3], "w0"]
+    found = scores_by_length({"metric": METRIC, "outputs": outputs, "references": references})
+    classes = [(0, 10, [0, 2]), (11, 20, [1]), (31, None, [3, 4])]
+    assert [(one["first"], one["last"], one["sentences"]) for one in found] == [(a, b, len(c)) for a, b, c in classes]
+    for one, (_, _, places) in zip(found, classes, strict=True):
+        sides = ([side[i] for i in places] for side in (outputs, references))
+        assert one["scores"] == {"bleu": corpus_bleu(*sides, tokenize="none").score}
+    assert found[1]["scores"]["bleu"] == pytest.approx(100.0) != found[0]["scores"]["bleu"]
+
+
+def test_attachment_by_length_adds_counts_up() -> None:
+    """7 and 3 words, 5 and 1 heads right, 4 and 1 labels: 60 and 50. A sentence of punctuation alone has no words."""
+    counts = [[7, 5, 4], [25, 20, 10], [3, 1, 1], [0, 0, 0]]
+    found = scores_by_length({"metric": "x", "punctuation": "upos", "counts": counts})
+    assert found == [
+        {"first": 0, "last": 10, "sentences": 3, "scores": {"uas": 60.0, "las": 50.0}},
+        {"first": 21, "last": 30, "sentences": 1, "scores": {"uas": 80.0, "las": 40.0}},
+    ]
+
+
+def test_gains_by_length_are_over_the_reference_of_the_same_seed(tmp_path: Path) -> None:
+    """Short sentences: 42 - 40 = 2 and 45 - 41 = 4, mean 3. ConBSO has one seed, and no long sentence's score. The
+    middle of the beams is shown."""
+    out = tmp_path / "out"
+    short, long = {"first": 0, "last": 10, "sentences": 1200}, {"first": 31, "last": None, "sentences": 7}
+    by_run = {
+        "seq2seq.s1": [(short, 40.0), (long, 10.0)],
+        "seq2seq.s2": [(short, 41.0), (long, 12.0)],
+        "bso.s1": [(short, 42.0), (long, 9.5)],
+        "bso.s2": [(short, 45.0), (long, 11.5)],
+        "conbso.s1": [(short, 47.5)],
+    }
+    for name, classes in by_run.items():
+        write_run(out, name, {})
+        records = [
+            {
+                "test_beam": beam,
+                "metric": METRIC,
+                "scores": {"bleu": 1.0},
+                "by_length": [{**one, "scores": {"bleu": score if beam == 5 else 0.0}} for one, score in classes],
+            }
+            for beam in (1, 5, 10)
+        ]
+        line = {"scoring": TEST, "records": records, "tried": []}
+        write_atomic(out / "runs" / name / "scores.jsonl", f"{json.dumps(line)}\n".encode())
+    rows = {"seq2seq": ["seq2seq.s1", "seq2seq.s2"], "BSO": ["bso.s1", "bso.s2"], "ConBSO": ["conbso.s1", "conbso.s2"]}
+    runs = [{"name": name, "origin": "x/y", "start": ""} for names in rows.values() for name in names]
+    (found,) = gain_by_length_tables(read_results(write_plan(out, [table("parsing", rows)], runs)).tables[0])
+    assert found.title.endswith("gain over seq2seq by words, beam 5")
+    assert found.headers == ["system", "up to 10", "31 and more"]
+    assert found.rows == [["seq2seq", "40.50", "11.00"], ["BSO", "+3.00", "-0.50"], ["ConBSO", "+7.50", "-"]]
+    assert found.notes[0].endswith("Sentences: 1,200, 7.")
+
+
+def test_records_without_scores_by_length_have_no_such_table(ordering: Path) -> None:
+    assert gain_by_length_tables(read_results(ordering).tables[0]) == []
 
 
 def write_outputs(out: Path, run: str, outputs: list[str], *, metric: str = METRIC) -> None:

@@ -15,12 +15,23 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 @dataclass(frozen=True)
+class LengthScore:
+    """The scores of sentences of `first` to `last` words; None: and longer."""
+
+    first: int
+    last: int | None
+    sentences: int
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Score:
-    """What tables read of the record of a split at a beam."""
+    """What tables read of the record of a split at a beam. Scores by length are not in records of older versions."""
 
     test_beam: int
     metric: str
     scores: dict[str, float]
+    by_length: list[LengthScore] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

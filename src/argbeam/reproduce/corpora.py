@@ -160,7 +160,13 @@ def _tatoeba(root: Path, prepared: Path) -> Look:
     lists = {split: [files.get(part, "")] for split, part in zip(SPLITS, parts, strict=True)}
     data = {"kind": "tsv", "root": str(root), **lists, "source_column": 0, "target_column": 1}
     # Five times the pairs of Multi30k: fewer epochs are as many updates.
-    more = ("text.tokenizer=moses", "model.dropout=0.2", *_epochs(train=12, pretrain=5, later=12))
+    more = (
+        "text.tokenizer=moses",
+        "model.dropout=0.2",
+        *_epochs(train=12, pretrain=5, later=12),
+        "stages.train.patience=3",
+        "stages.bso.loss.epochs_per_beam=1",
+    )
     return Look((f"data={inline_toml(data)}", *more), missing)
 
 

@@ -1,5 +1,6 @@
 """The report of a reproduction: the paper's tables beside ours, and plots; from records alone."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def write_page(folder: Path, out: Path) -> list[Path]:
         tables.append(score_table(results, table))
         tables += length_tables(table)
         tables += gain_tables(table, tests)
+        tables += gain_by_length_tables(table)
     tables += [speed_table(results)] if results.timing else []
     tables.append(runs_table(results))
     body = [html_figures(list(plots(results))), *map(html_table, tables)]
@@ -124,6 +126,35 @@ def _gain_table(table: TableResult, reference: RowResult, tests: Significance) -
     return Table(f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label}", headers, rows, notes)
 
 
+def gain_by_length_tables(table: TableResult) -> list[Table]:
+    """Gains over the first reference in short and long sentences, at the middle beam."""
+    reference = _first_reference(table)
+    if reference is None:
+        return []
+    beam = table.beams[len(table.beams) // 2]
+    base = {part: reference.by_length(part, beam) for part in table.parts}
+    classes = sorted(base[table.parts[0]], key=lambda one: one.first)
+    rows = []
+    for row in table.rows:
+        ours = {part: row.by_length(part, beam) for part in table.parts}
+        cells = []
+        for one in classes:
+            pairs = [(ours[part].get(one, {}), base[part][one]) for part in table.parts]
+            found = [[a[seed] - b[seed] for seed in a if seed in b] for a, b in pairs]
+            if row is reference:
+                cells.append("/".join(f"{statistics.mean(b.values()):.2f}" for _, b in pairs))
+            else:
+                cells.append("/".join(f"{statistics.mean(gains):+.2f}" for gains in found if gains) or "-")
+        rows.append([row.label, *cells])
+    title = f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label} by words, beam {beam}"
+    notes = [
+        f"Words of the reference, in parsing without punctuation. {reference.label}'s row has its scores. Sentences: "
+        + ", ".join(f"{one.sentences:,}" for one in classes)
+        + "."
+    ]
+    return [Table(title, ["system", *map(str, classes)], rows, notes)] if classes else []
+
+
 def _chance(gains: Sequence[Gain]) -> str:
     values = [f"{one.p_value:.3f}" if one.p_value is not None else "-" for one in gains]
     return "" if set(values) == {"-"} else f" (p {'/'.join(values)})"
@@ -187,8 +218,12 @@ def plots(results: Results) -> Iterator[Plot]:
     yield from _speed(results)
 
 
+def _first_reference(table: TableResult) -> RowResult | None:
+    return next((row for label in table.references if (row := table.row(label)) and row.by_seed), None)
+
+
 def _gains(table: TableResult) -> Iterator[Plot]:
-    reference = next((row for label in table.references if (row := table.row(label)) and row.by_seed), None)
+    reference = _first_reference(table)
     if reference is None:
         return
     paper = PAPER.get(table.name)

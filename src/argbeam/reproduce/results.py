@@ -35,6 +35,20 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 @dataclass(frozen=True)
+class LengthClass:
+    """So many sentences of `first` to `last` words; None: and longer."""
+
+    first: int
+    last: int | None
+    sentences: int
+
+    def __str__(self) -> str:
+        if self.last is None:
+            return f"{self.first} and more"
+        return f"{self.first} to {self.last}" if self.first else f"up to {self.last}"
+
+
+@dataclass(frozen=True)
 class RowResult:
     """A system's records by seed (counted from 0) and beam; seeds that are not scored yet are not there."""
 
@@ -54,6 +68,15 @@ class RowResult:
     def summary(self, part: str, beam: int) -> Summary | None:
         values = list(self.values(part, beam).values())
         return summary(values) if values else None
+
+    def by_length(self, part: str, beam: int) -> dict[LengthClass, dict[int, float]]:
+        """A part of the score by length of sentence and seed."""
+        found: dict[LengthClass, dict[int, float]] = {}
+        for seed, records in self.by_seed.items():
+            for one in records[beam].get("by_length", ()) if beam in records else ():
+                named = LengthClass(one["first"], one["last"], one["sentences"])
+                found.setdefault(named, {})[seed] = one["scores"][part]
+        return found
 
 
 @dataclass(frozen=True)

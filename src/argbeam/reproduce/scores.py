@@ -1,17 +1,18 @@
 """The scores of a planned run, each made once and kept in its folder with what tests of significance need.
 
-RUN/scores.jsonl     a line for each scoring that is done: its records, with their signatures
+RUN/scores.jsonl     a line for each scoring that is done: its records, with their signatures, also by length
 RUN/paired/          outputs or counts by sentence, for paired tests
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from argbeam.records import append_record, read_records, write_atomic
 from argbeam.reproduce.checked import ScoringLine, check
+from argbeam.reproduce.lengths import scores_by_length
 from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.plan import Scoring
 from argbeam.run import Run
@@ -39,8 +40,11 @@ def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") 
         run = open_run(folder, sets)
         records = []
         for scored in score_run(run, scoring.split, scoring.beams):
-            _keep(run, folder, scoring, scored)
-            records.append(scored.record)
+            kept = _kept(run, scored)
+            path = paired_file(folder, scoring.key, scored.record["test_beam"])
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, json.dumps(kept).encode())
+            records.append({**scored.record, "by_length": scores_by_length(kept)})
         append_record(folder / _FILE, {"scoring": scoring.key, "records": records, "tried": tried})
 
 
@@ -59,13 +63,10 @@ def _on_dev(folder: Path, sets: Sequence[str]) -> dict[str, Any]:
     return scored.record
 
 
-def _keep(run: Run, folder: Path, scoring: Scoring, scored: Scored) -> None:
-    kept: Mapping[str, Any]
+def _kept(run: Run, scored: Scored) -> dict[str, Any]:
+    """What paired tests need of every sentence."""
+    metric = scored.record["metric"]
     if isinstance(run.task, Parsing):
-        counts = run.task.counts(scored.items, scored.evaluation.outputs)
-        kept = {"punctuation": run.task.punctuation.name, "counts": [list(asdict(one).values()) for one in counts]}
-    else:
-        kept = {"outputs": scored.texts, "references": [item.reference for item in scored.items]}
-    path = paired_file(folder, scoring.key, scored.record["test_beam"])
-    path.parent.mkdir(exist_ok=True)
-    write_atomic(path, json.dumps({"metric": scored.record["metric"], **kept}).encode())
+        counts = [list(asdict(one).values()) for one in run.task.counts(scored.items, scored.evaluation.outputs)]
+        return {"metric": metric, "punctuation": run.task.punctuation.name, "counts": counts}
+    return {"metric": metric, "outputs": scored.texts, "references": [item.reference for item in scored.items]}

@@ -61,7 +61,8 @@ def remaining_steps(
     """The steps to do, dependencies first. `trained` are the runs whose models are there, `scored` has the keys of the
     scorings done, by run; `timing` is what the timing's process is given, empty where it is not wanted or done.
 
-    A run that is scored is done, though its model be elsewhere; one that others start from is only there for those.
+    A run that is scored is done, though its model be elsewhere; one that others start from is only there for those. One
+    that is trained is scored in all ways: scores that it has already are of another training.
     """
     missing = {r.name: [one.key for one in r.scorings if one.key not in scored.get(r.name, ())] for r in plan.runs}
     to_train = {run.name for run in plan.runs if missing[run.name] and run.name not in trained}
@@ -70,7 +71,8 @@ def remaining_steps(
     for run in _longest_first(plan.runs):
         if run.name in to_train or missing[run.name]:
             needs = (run.start,) if run.start in to_train and run.name in to_train else ()
-            arguments = ("run", str(folders.recipe(run.name)), str(folders.runs / run.name), *missing[run.name])
+            scorings = [one.key for one in run.scorings] if run.name in to_train else missing[run.name]
+            arguments = ("run", str(folders.recipe(run.name)), str(folders.runs / run.name), *scorings)
             steps.append(Step(run.name, arguments, run.name, needs))
     if timing:
         steps.append(Step("timing", ("time", *timing), alone=True))
