@@ -19,6 +19,7 @@ import typer.main
 from argbeam import cli
 from argbeam.records import read_records
 from argbeam.shipped import shipped_recipes
+from small_runs import written_recipe
 
 RECIPE = """# A tiny recipe.
 name = "tiny"
@@ -123,7 +124,7 @@ def test_the_command_line_is_what_it_was() -> None:
         "demo": ["--out", "--seed", "--json"],
         "train": ["recipe", "--out", "--set", "--data"],
         "decode": ["run", "--input", "--output", "--beam", "--n-best", "--scores", "--trace", "--json", "--set"],
-        "evaluate": ["run", "--split", "--beam", "--against", "--json", "--set"],
+        "evaluate": ["run", "--split", "--beam", "--against", "--json", "--set", "--data"],
         "reproduce": ["tables", "--data", "--out", "--seeds", "--jobs", "--set", "--dry-run"],
         "report": ["runs", "--out"],
         "bench": [
@@ -433,6 +434,22 @@ def test_a_run_does_not_differ_from_itself(argbeam: Command, runs: dict[str, Pat
         assert against["p_values"] == dict.fromkeys(parts, 1.0)
     done = argbeam("evaluate", runs["ordering"], "--beam", "2", "--against", runs["bso"])
     assert "p (bleu)" in done.stdout.splitlines()[1]
+
+
+def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_path: Path) -> None:
+    """Trained on files that are elsewhere now: scored there as before, and not without being told."""
+    before, now, run = tmp_path / "before", tmp_path / "now", tmp_path / "run"
+    before.mkdir()
+    _train(written_recipe(before, epochs=1, every=100), run)
+    options = ("evaluate", run, "--beam", "2", "--split", "dev", "--json")
+    scored = argbeam(*options)
+    before.rename(now)
+    assert f"{before / 'dev.txt'}: no such file" in argbeam(*options).stderr
+    done = argbeam(*options, "--data", now, "--against", run)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("against")["scores"] == found["scores"]
+    assert found == json.loads(scored.stdout)
 
 
 def test_runs_of_other_metrics_are_not_compared(argbeam: Command, runs: dict[str, Path]) -> None:

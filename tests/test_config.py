@@ -203,6 +203,10 @@ MESSAGES = [
         "runtime.device=cude",
         '--set: runtime.device = "cude": must be one of cpu, cuda, auto; did you mean cuda?',
     ),
+    (
+        "runtime.device=gpu",
+        '--set: runtime.device = "gpu": must be one of cpu, cuda, auto; did you mean cuda?',
+    ),
     ("runtime.device=3", "--set: runtime.device = 3: must be one of cpu, cuda, auto"),
     (
         "task.kind=parsin",

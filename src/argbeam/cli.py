@@ -95,7 +95,7 @@ def train(
     if data:
         if "root" not in type(loaded.data).model_fields:
             raise ConfigError(f"--data {data}: {recipe} reads no files; its data is {loaded.data.kind}")
-        loaded = load_recipe(find_recipe(recipe), [*(sets or []), f"data.root={json.dumps(data)}"])
+        loaded = load_recipe(find_recipe(recipe), [*(sets or []), _root(data)])
     with joined() as group:
         outcome = train_run(loaded, out, group=group)
     if outcome.signal:
@@ -144,6 +144,7 @@ def evaluate(
     against: Annotated[Path | None, typer.Option(metavar="RUN", help="Test for a difference to this run.")] = None,
     as_json: Json = False,
     sets: Sets = None,
+    data: Annotated[str, typer.Option(metavar="DIR", help="Where the data of the runs is now: data.root.")] = "",
 ) -> None:
     """Score a run on a split; keep predictions and scores in its folder."""
     from argbeam.parallel import joined
@@ -152,9 +153,10 @@ def evaluate(
     beams = parse_beams(beam)
     if split not in ("dev", "test"):
         raise ConfigError(f"--split {split}: accepted: dev, test")
+    moved = [_root(data)] if data else []
     with joined() as group:
-        opened = open_run(run, sets or [], group)
-        results = score_against(opened, against, split, beams)
+        opened = open_run(run, [*(sets or []), *moved], group)
+        results = score_against(opened, against, split, beams, moved)
     if not group.leads:
         return
     _tell_refusal(opened.refused)
@@ -277,6 +279,11 @@ def settings() -> None:
     from argbeam.tables import table
 
     table(("key", "accepted", "default", "meaning"), describe())
+
+
+def _root(data: str) -> str:
+    """`--data` as an override."""
+    return f"data.root={json.dumps(data)}"
 
 
 def _tell_refusal(refused: str | None) -> None:

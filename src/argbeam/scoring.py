@@ -53,15 +53,20 @@ def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
         yield Scored(record, found, texts, items)
 
 
-def score_against(run: Run, against: Path | None, split: str, beams: Sequence[int]) -> list[dict[str, Any]]:
-    """The records of a split at each beam; with `against`, tests for a difference to that run beside them."""
+def score_against(
+    run: Run, against: Path | None, split: str, beams: Sequence[int], overrides: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The records of a split at each beam; with `against`, tests for a difference to that run beside them.
+
+    `overrides` are for the other run: where its data is now, say.
+    """
     group = run.group
     scored = list(score_run(run, split, beams))
     results = [one.record for one in scored]
     if against is None:
         return results
     # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
-    other = open_run(against, group=group)
+    other = open_run(against, overrides, group)
     pairs = list(zip(scored, score_run(other, split, beams), strict=True))
     # The tests take a while, and one process is enough for them.
     tests = group.first(lambda: [compare(run, a, other, b) for a, b in pairs])

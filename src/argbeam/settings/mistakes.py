@@ -68,6 +68,8 @@ def _locate(loc: Sequence[str | int]) -> _Place:
     return _Place(tuple(keys), annotation, field, owner)
 
 
+# What is nearest in letters is another thing.
+_MEANT = {"gpu": "cuda"}
 _BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 
@@ -102,7 +104,8 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
 
 
 def _choice(value: Any, choices: Sequence[str]) -> str:
-    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    meant = _MEANT.get(value, value) if isinstance(value, str) else ""
+    near = difflib.get_close_matches(meant, choices, 1)
     return f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
