@@ -24,6 +24,7 @@ from argbeam.reproduce.lengths import scores_by_length
 from argbeam.reproduce.page import (
     gain_by_length_tables,
     gain_tables,
+    plots,
     runs_table,
     score_table,
     speed_table,
@@ -160,13 +161,14 @@ def test_attachment_by_length_adds_counts_up() -> None:
 
 def test_gains_by_length_are_over_the_reference_of_the_same_seed(tmp_path: Path) -> None:
     """Short sentences: 42 - 40 = 2 and 45 - 41 = 4, mean 3. ConBSO has one seed, and no long sentence's score. The
-    middle of the beams is shown."""
+    middle of the beams is shown, and no score of seven sentences."""
     out = tmp_path / "out"
-    short, long = {"first": 0, "last": 10, "sentences": 1200}, {"first": 31, "last": None, "sentences": 7}
+    short, long = {"first": 0, "last": 10, "sentences": 1200}, {"first": 31, "last": None, "sentences": 70}
+    few = {"first": 21, "last": 30, "sentences": 7}
     by_run = {
-        "seq2seq.s1": [(short, 40.0), (long, 10.0)],
+        "seq2seq.s1": [(long, 10.0), (short, 40.0), (few, 1.0)],
         "seq2seq.s2": [(short, 41.0), (long, 12.0)],
-        "bso.s1": [(short, 42.0), (long, 9.5)],
+        "bso.s1": [(short, 42.0), (long, 9.5), (few, 2.0)],
         "bso.s2": [(short, 45.0), (long, 11.5)],
         "conbso.s1": [(short, 47.5)],
     }
@@ -185,11 +187,13 @@ def test_gains_by_length_are_over_the_reference_of_the_same_seed(tmp_path: Path)
         write_atomic(out / "runs" / name / "scores.jsonl", f"{json.dumps(line)}\n".encode())
     rows = {"seq2seq": ["seq2seq.s1", "seq2seq.s2"], "BSO": ["bso.s1", "bso.s2"], "ConBSO": ["conbso.s1", "conbso.s2"]}
     runs = [{"name": name, "origin": "x/y", "start": ""} for names in rows.values() for name in names]
-    (found,) = gain_by_length_tables(read_results(write_plan(out, [table("parsing", rows)], runs)).tables[0])
+    results = read_results(write_plan(out, [table("parsing", rows)], runs))
+    (found,) = gain_by_length_tables(results.tables[0])
+    assert "parsing, small: gain over seq2seq, BLEU, beam 5" in [plot.title for plot in plots(results)]
     assert found.title.endswith("gain over seq2seq by words, beam 5")
     assert found.headers == ["system", "up to 10", "31 and more"]
     assert found.rows == [["seq2seq", "40.50", "11.00"], ["BSO", "+3.00", "-0.50"], ["ConBSO", "+7.50", "-"]]
-    assert found.notes[0].endswith("Sentences: 1,200, 7.")
+    assert found.notes[0].endswith("Sentences: 1,200, 70; lengths of fewer than 20 are left out.")
 
 
 def test_records_without_scores_by_length_have_no_such_table(ordering: Path) -> None:

@@ -26,9 +26,14 @@ class Curve:
 
 
 def lines_png(
-    title: str, x_label: str, curves: Sequence[Curve], *, y_label: str = "", ticks: Sequence[int] | None = None
+    title: str,
+    x_label: str,
+    curves: Sequence[Curve],
+    *,
+    y_label: str = "",
+    ticks: Sequence[int] | Mapping[int, str] | None = None,
 ) -> bytes:
-    """Curves over whole numbers, of which `ticks` are marked."""
+    """Curves over whole numbers, of which `ticks` are marked, by their names where they have any."""
     figure, axes = _figure(title, x_label, y_label)
     number = -1
     for curve in curves:
@@ -40,7 +45,7 @@ def lines_png(
             look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
             axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
     if ticks is not None:
-        axes.set_xticks(ticks)
+        axes.set_xticks(list(ticks), list(ticks.values()) if isinstance(ticks, Mapping) else None)
     return _png(figure, axes)
 
 

@@ -230,6 +230,17 @@ def gain(row: RowResult, reference: RowResult, part: str, beam: int) -> dict[int
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
 
+def gain_by_length(row: RowResult, reference: RowResult, part: str, beam: int) -> dict[LengthClass, dict[int, float]]:
+    """The same in sentences of each length that both have."""
+    ours, theirs = row.by_length(part, beam), reference.by_length(part, beam)
+    found = {
+        one: {seed: ours[one][seed] - theirs[one][seed] for seed in ours[one] if seed in theirs[one]}
+        for one in theirs
+        if one in ours
+    }
+    return {one: gains for one, gains in found.items() if gains}
+
+
 def judged_gain(row: RowResult, reference: RowResult, part: str, beam: int, tests: Significance) -> Gain | None:
     gains = gain(row, reference, part, beam)
     if not gains:
