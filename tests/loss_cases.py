@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformer import Transformer
 
 from argbeam.data import Batch, Example, make_batch
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
@@ -124,12 +125,23 @@ def convolution(seed: int, dropout: float) -> nn.Module:
     return model
 
 
+def transformer(seed: int, dropout: float) -> nn.Module:
+    """The example's, which reads gold and rivals in one pass. It has no dropout."""
+    model = Transformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=1 + seed % 2, longest=12).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
+    return model
+
+
 MODELS: dict[str, Callable[[int, float], nn.Module]] = {
     "LSTM, 1 layer": lambda seed, dropout: lstm(1, seed, dropout),
     "LSTM, 2 layers": lambda seed, dropout: lstm(2, seed, dropout),
     "attention with a cache": attention,
     "language model": language_model,
     "convolutional encoder": convolution,
+    "Transformer": transformer,
 }
 
 
