@@ -17,7 +17,8 @@ from argbeam.reproduce.runner import Machine, Outcome, only_process, run_steps
 from argbeam.reproduce.steps import Folders, Step
 from argbeam.reproduce.watch import seconds_left
 
-# Says what it does in a file; `fail` fails, `once` fails the first time, `wait` waits for a signal or its parent's end.
+# Says what it does in a file; `fail` fails, `mend` for a reason that stays, `once` the first time; `wait` waits for a
+# signal or its parent's end.
 SCRIPT = """
 import os, signal, sys, threading, time
 journal, name, how = sys.argv[1:4]
@@ -38,9 +39,9 @@ if how == "wait":
 time.sleep(0.05)
 again = os.path.exists(journal + name)
 open(journal + name, "w").close()
-if how == "fail" or (how == "once" and not again):
+if how in ("fail", "mend") or (how == "once" and not again):
     print("no", name, "today")
-    sys.exit(3)
+    sys.exit(2 if how == "mend" else 3)
 say(f"ended{os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
 """
 ONE, TWO = Machine(1, (), 1), Machine(2, (), 1)
@@ -100,6 +101,12 @@ def test_a_failure_is_tried_again_and_then_told_with_its_last_words(folders: Fol
     lines = journal(folders)
     assert lines.count("began a") == 2 and "began b" not in lines
     assert lines.count("began c") == 2 and lines[-1] == "ended d"
+
+
+def test_what_a_user_has_to_mend_is_not_tried_again(folders: Folders) -> None:
+    outcome = run([step(folders, "a", how="mend"), step(folders, "b")], folders, ONE)
+    assert outcome.failed == {"a": "exit code 2; no a today"}
+    assert journal(folders) == ["began a", "began b", "ended b"]
 
 
 def test_a_signal_lets_every_step_save(folders: Folders) -> None:
