@@ -3,7 +3,6 @@
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -12,21 +11,18 @@ import torch
 import argbeam
 from argbeam import Example, LastScore, StopBest, beam_search, make_batch
 from argbeam.losses.replay import unroll
+from argbeam.models.contract import Unrolls
 from argbeam.vocabulary import EOS, PAD
 from loss_cases import VOCABULARY, transformer
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-
 
 @pytest.fixture
-def own_decoder(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+def own_decoder() -> ModuleType:
     return importlib.import_module("own_decoder")
 
 
 @pytest.fixture
-def own_successors(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+def own_successors() -> ModuleType:
     return importlib.import_module("own_successors")
 
 
@@ -39,11 +35,10 @@ def test_a_decoder_of_ones_own_sorts_better_after_bso(own_decoder: ModuleType) -
 
 
 @pytest.mark.slow
-def test_a_transformer_sorts_better_after_bso(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three seeds gave 93 to 97 % after cross-entropy and 98 to 99 % after BSO at beam 5; the bar is 98 %."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+def test_a_transformer_sorts_better_after_bso() -> None:
+    """At beam 5 three seeds gave 85 to 90 % after cross-entropy, 83 to 85 % after more of it, 89 to 93 % after BSO."""
     results = importlib.import_module("transformer").main()
-    assert results["BSO"][5] >= max(results["cross-entropy"][5], 0.98)
+    assert results["BSO"][5] > max(0.85, results["more cross-entropy"][5])
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -51,23 +46,25 @@ def test_the_transformers_pass_gives_what_its_steps_give(pairs: bool) -> None:
     """Rows of gold and rival with restarts at random, or rows without: values and gradients, to rounding."""
     model = transformer(3, 0.0)
     torch.manual_seed(1)
-    rows, steps = 6, 7
+    rows, steps = 6, 14  # more steps than it has vectors for places
     batch = make_batch([Example((4, 5, 6, 1), (), 0), Example((6,), (), 1), Example((5, 5, 4), (), 2)])
     read_TN = torch.randint(1, VOCABULARY, (steps, rows))
     restarted_TB = torch.rand(steps, rows // 2) < 0.4 if pairs else None
     if restarted_TB is not None:
         assert restarted_TB[1:].any(0).all() and not restarted_TB.all()
         read_TN[:, 1::2] = torch.where(restarted_TB, read_TN[:, 0::2], read_TN[:, 1::2])
+    stepped = SimpleNamespace(encode=model.encode, step=model.step, output=model.output, scores=model.scores)
     found = []
-    for one in (model, SimpleNamespace(encode=model.encode, step=model.step, output=model.output, scores=model.scores)):
+    for one in (model, stepped):
+        assert isinstance(one, Unrolls) == (one is model)
         state = one.encode(batch, None).select(torch.arange(rows) // 2)
         outputs_TNH = unroll(one, state, read_TN, restarted_TB)
         weight_TNH = torch.linspace(-1, 1, outputs_TNH.numel(), dtype=torch.float64).view_as(outputs_TNH)
-        gradients = torch.autograd.grad((outputs_TNH * weight_TNH).sum(), list(model.parameters()), allow_unused=True)
-        found.append([outputs_TNH, *(g for g in gradients if g is not None)])
-    assert len(found[0]) == len(found[1]) > 20
-    for at_once, stepped in zip(*found, strict=True):
-        torch.testing.assert_close(at_once, stepped, rtol=1e-9, atol=1e-11)
+        total = (outputs_TNH * weight_TNH).sum()
+        found.append([outputs_TNH, *torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])
+    assert sum(bool(gradient.any()) for gradient in found[0]) > 30
+    for at_once, word_by_word in zip(*found, strict=True):
+        torch.testing.assert_close(at_once, word_by_word, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from argbeam.reproduce.results import read_results
 from argbeam.reproduce.runner import Outcome
 from argbeam.reproduce.scores import read_scores, score_planned
 from argbeam.reproduce.watch import work_done
+from argbeam.run import load
 from argbeam.tasks.iwslt import prepared
 from small_runs import final_tensors, finish, same_tensors
 from test_readers_iwslt import write_iwslt
@@ -173,12 +175,14 @@ def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -
     finish(run.recipe, tmp_path / "run")
     score_planned(tmp_path / "run", run.scorings)
     (scoring,) = run.scorings
+    items = load(tmp_path / "run", device="").task.read(scoring.split).items
     for record in read_scores(tmp_path / "run")[scoring.key]:
         kept = json.loads(paired_file(tmp_path / "run", scoring.key, record["test_beam"]).read_bytes())
         words, heads, labels = (sum(column) for column in zip(*kept["counts"], strict=True))
         assert len(kept["counts"]) == 4
         assert record["scores"] == pytest.approx({"uas": 100 * heads / words, "las": 100 * labels / words})
-        assert record["by_length"] == scores_by_length(kept)
+        assert kept["lengths"] == [len(item.tree.words) for item in items]
+        assert record["by_length"] == [asdict(one) for one in scores_by_length(kept)]
 
 
 def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:

@@ -142,12 +142,17 @@ def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
 
 
 def test_a_run_that_is_made_again_is_scored_in_all_ways() -> None:
-    """Seq2seq was scored on test elsewhere, and dev is wanted now. Its records are set aside for the new training's."""
-    plan = planned(experiment("a", SEQ2SEQ), experiment("b", SEQ2SEQ, split="dev"))
-    (seq2seq,) = (run.name for run in plan.runs)
+    """Seq2seq was scored on test elsewhere, and dev is wanted now, with the table of test or without. Its records are
+    set aside for the new training's."""
     test, dev = Scoring("test").key, Scoring("dev").key
-    (step,) = remaining_steps(plan, Folders(Path("out")), trained=(), scored={seq2seq: {test}})
-    assert step.arguments[3:] == (test, dev)
+    wanted = experiment("b", SEQ2SEQ, split="dev")
+    for tables, expected in (((experiment("a", SEQ2SEQ), wanted), (test, dev)), ((wanted,), (dev, test))):
+        plan = planned(*tables)
+        (seq2seq,) = (run.name for run in plan.runs)
+        (step,) = remaining_steps(plan, Folders(Path("out")), trained=(), scored={seq2seq: {test}})
+        assert step.arguments[3:] == expected
+        (step,) = remaining_steps(plan, Folders(Path("out")), trained={seq2seq}, scored={seq2seq: {test}})
+        assert step.arguments[3:] == (dev,)
 
 
 def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:

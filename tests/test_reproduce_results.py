@@ -19,17 +19,12 @@ from argbeam.metrics import (
     paired_bootstrap_attachment,
     paired_bootstrap_bleu,
 )
+from argbeam.plots import Curve
 from argbeam.records import append_record, write_atomic
+from argbeam.reproduce.checked import LengthScore
+from argbeam.reproduce.length_page import by_length_curves, by_length_plots, by_length_tables, gains_by_length
 from argbeam.reproduce.lengths import scores_by_length
-from argbeam.reproduce.page import (
-    gain_by_length_tables,
-    gain_tables,
-    plots,
-    runs_table,
-    score_table,
-    speed_table,
-    write_page,
-)
+from argbeam.reproduce.page import gain_tables, plots, runs_table, score_table, speed_table, write_page
 from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
 from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.results import Significance, gain, judged_gain, read_results, summary
@@ -137,67 +132,112 @@ def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:
 
 def test_scores_by_length_are_those_of_the_sentences_of_that_length() -> None:
     """Words of the reference decide: 10 are still short, 11 are not, and an output's own length does not matter. No
-    sentence here has 21 to 30 words."""
-    references = [" ".join(f"w{i}" for i in range(words)) for words in (10, 11, 3, 31, 60)]
+    sentence here has 21 to 60 words."""
+    references = [" ".join(f"w{i}" for i in range(words)) for words in (10, 11, 3, 61, 90)]
     outputs = ["w0 w1 w2 w3 x x x x x x", references[1], " ".join(["w0"] * 40), references[3], "w0"]
     found = scores_by_length({"metric": METRIC, "outputs": outputs, "references": references})
-    classes = [(0, 10, [0, 2]), (11, 20, [1]), (31, None, [3, 4])]
-    assert [(one["first"], one["last"], one["sentences"]) for one in found] == [(a, b, len(c)) for a, b, c in classes]
+    classes = [(0, 10, [0, 2]), (11, 20, [1]), (61, None, [3, 4])]
+    assert [(one.first, one.last, one.sentences) for one in found] == [(a, b, len(c)) for a, b, c in classes]
     for one, (_, _, places) in zip(found, classes, strict=True):
         sides = ([side[i] for i in places] for side in (outputs, references))
-        assert one["scores"] == {"bleu": corpus_bleu(*sides, tokenize="none").score}
-    assert found[1]["scores"]["bleu"] == pytest.approx(100.0) != found[0]["scores"]["bleu"]
+        assert one.scores == {"bleu": corpus_bleu(*sides, tokenize="none").score}
+    assert found[1].scores["bleu"] == pytest.approx(100.0) != found[0].scores["bleu"]
 
 
 def test_attachment_by_length_adds_counts_up() -> None:
-    """7 and 3 words, 5 and 1 heads right, 4 and 1 labels: 60 and 50. A sentence of punctuation alone has no words."""
-    counts = [[7, 5, 4], [25, 20, 10], [3, 1, 1], [0, 0, 0]]
-    found = scores_by_length({"metric": "x", "punctuation": "upos", "counts": counts})
-    assert found == [
-        {"first": 0, "last": 10, "sentences": 3, "scores": {"uas": 60.0, "las": 50.0}},
-        {"first": 21, "last": 30, "sentences": 1, "scores": {"uas": 80.0, "las": 40.0}},
+    """7 and 3 words that are scored, 5 and 1 heads right, 4 and 1 labels: 60 and 50. Punctuation makes a sentence
+    longer, also one of nothing else."""
+    kept = {"lengths": [8, 31, 3, 2], "counts": [[7, 5, 4], [25, 20, 10], [3, 1, 1], [0, 0, 0]]}
+    assert scores_by_length(kept) == [
+        LengthScore(0, 10, 3, {"uas": 60.0, "las": 50.0}),
+        LengthScore(31, 40, 1, {"uas": 80.0, "las": 40.0}),
     ]
 
 
-def test_gains_by_length_are_over_the_reference_of_the_same_seed(tmp_path: Path) -> None:
-    """Short sentences: 42 - 40 = 2 and 45 - 41 = 4, mean 3. ConBSO has one seed, and no long sentence's score. The
-    middle of the beams is shown, and no score of seven sentences."""
-    out = tmp_path / "out"
-    short, long = {"first": 0, "last": 10, "sentences": 1200}, {"first": 31, "last": None, "sentences": 70}
-    few = {"first": 21, "last": 30, "sentences": 7}
-    by_run = {
-        "seq2seq.s1": [(long, 10.0), (short, 40.0), (few, 1.0)],
-        "seq2seq.s2": [(short, 41.0), (long, 12.0)],
-        "bso.s1": [(short, 42.0), (long, 9.5), (few, 2.0)],
-        "bso.s2": [(short, 45.0), (long, 11.5)],
-        "conbso.s1": [(short, 47.5)],
-    }
-    for name, classes in by_run.items():
-        write_run(out, name, {})
-        records = [
-            {
-                "test_beam": beam,
-                "metric": METRIC,
-                "scores": {"bleu": 1.0},
-                "by_length": [{**one, "scores": {"bleu": score if beam == 5 else 0.0}} for one, score in classes],
-            }
-            for beam in (1, 5, 10)
-        ]
-        line = {"scoring": TEST, "records": records, "tried": []}
-        write_atomic(out / "runs" / name / "scores.jsonl", f"{json.dumps(line)}\n".encode())
-    rows = {"seq2seq": ["seq2seq.s1", "seq2seq.s2"], "BSO": ["bso.s1", "bso.s2"], "ConBSO": ["conbso.s1", "conbso.s2"]}
+SHORT, FEW, ENOUGH, LONG = [
+    {"first": first, "last": last, "sentences": sentences}
+    for first, last, sentences in ((0, 10, 1200), (11, 20, 19), (21, 30, 20), (61, None, 70))
+]
+
+
+def write_lengths(out: Path, name: str, classes: list[tuple[dict[str, Any], float, float]]) -> None:
+    """A run with scores by length at beam 5, and others at the beams beside it."""
+    write_run(out, name, {})
+    records = [
+        {
+            "test_beam": beam,
+            "metric": METRIC,
+            "scores": {"uas": 1.0, "las": 1.0},
+            "by_length": [
+                {**one, "scores": {"uas": uas, "las": las} if beam == 5 else {"uas": 0.0, "las": 0.0}}
+                for one, uas, las in classes
+            ],
+        }
+        for beam in (1, 5, 10)
+    ]
+    line = {"scoring": TEST, "records": records, "tried": []}
+    write_atomic(out / "runs" / name / "scores.jsonl", f"{json.dumps(line)}\n".encode())
+
+
+@pytest.fixture
+def lengths(tmp_path: Path) -> Path:
+    """ConBSO has one seed, and no long sentence's score. BSO's second seed is of a version without scores by length."""
+    out = tmp_path / "lengths"
+    write_lengths(out, "seq2seq.s1", [(LONG, 10.0, 5.0), (SHORT, 40.0, 20.0), (FEW, 1.0, 1.0), (ENOUGH, 30.0, 15.0)])
+    write_lengths(out, "seq2seq.s2", [(SHORT, 41.0, 21.0), (LONG, 12.0, 6.0), (ENOUGH, 30.0, 15.0)])
+    write_lengths(out, "crf.s1", [(SHORT, 42.0, 19.0), (LONG, 9.5, 5.0), (FEW, 2.0, 2.0)])
+    write_lengths(out, "crf.s2", [(SHORT, 45.0, 20.0), (LONG, 11.5, 7.0)])
+    write_lengths(out, "bso.s1", [(SHORT, 43.0, 23.0)])
+    write_lengths(out, "bso.s2", [])
+    write_lengths(out, "conbso.s1", [(SHORT, 47.5, 28.0)])
+    systems = {"seq2seq": "seq2seq", "CRF": "crf", "BSO": "bso", "ConBSO": "conbso"}
+    rows = {label: [f"{name}.s1", f"{name}.s2"] for label, name in systems.items()}
     runs = [{"name": name, "origin": "x/y", "start": ""} for names in rows.values() for name in names]
-    results = read_results(write_plan(out, [table("parsing", rows)], runs))
-    (found,) = gain_by_length_tables(results.tables[0])
-    assert "parsing, small: gain over seq2seq, BLEU, beam 5" in [plot.title for plot in plots(results)]
-    assert found.title.endswith("gain over seq2seq by words, beam 5")
-    assert found.headers == ["system", "up to 10", "31 and more"]
-    assert found.rows == [["seq2seq", "40.50", "11.00"], ["BSO", "+3.00", "-0.50"], ["ConBSO", "+7.50", "-"]]
-    assert found.notes[0].endswith("Sentences: 1,200, 70; lengths of fewer than 20 are left out.")
+    return write_plan(out, [table("parsing", rows), table("other", rows, split="dev")], runs)
+
+
+def test_gains_by_length_are_over_the_reference_of_the_same_seed(lengths: Path) -> None:
+    """CRF, short sentences: 42 - 40 = 2 and 45 - 41 = 4, mean 3, spread sqrt(2). The middle of the beams is shown, and
+    no score of 19 sentences."""
+    results = read_results(lengths)
+    (found,) = by_length_tables(results.tables[0])
+    assert found.title == "parsing, small, test: gain over seq2seq by words, beam 5"
+    assert found.headers == ["system", "up to 10", "21 to 30", "61 and more", "seeds"]
+    assert found.rows == [
+        ["seq2seq", "40.50/20.50 ± 0.71/0.71", "30.00/15.00 ± 0.00/0.00", "11.00/5.50 ± 1.41/0.71", "2"],
+        ["CRF", "+3.00/-1.00 ± 1.41/0.00", "-", "-0.50/+0.50 ± 0.00/0.71", "2"],
+        ["BSO", "+3.00/+3.00", "-", "-", "1"],
+        ["ConBSO", "+7.50/+8.00", "-", "-", "1"],
+    ]
+    assert found.notes[0].endswith("Sentences: 1,200, 20, 70; lengths that fewer than 20 have are left out.")
+    gains = gains_by_length(results.tables[0])
+    assert gains is not None
+    assert by_length_curves(gains) == [
+        Curve("CRF", [1, 3], [3.0, -0.5], spread=(math.sqrt(2.0), 0.0)),
+        Curve("BSO", [1], [3.0], spread=(0.0,)),
+        Curve("ConBSO", [1], [7.5], spread=(0.0,)),
+    ]
+
+
+def test_gains_by_length_stand_on_the_page_for_test_alone(lengths: Path, tmp_path: Path) -> None:
+    write_page(lengths, tmp_path / "page")
+    text = (tmp_path / "page" / "reproduction.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*by words.*)$", text, re.MULTILINE) == [
+        "parsing, small, test: gain over seq2seq by words, beam 5"
+    ]
+    titles = [plot.title for plot in plots(read_results(lengths)) if "beam 5" in plot.title]
+    assert titles == ["parsing, small: gain over seq2seq, UAS, beam 5"]
 
 
 def test_records_without_scores_by_length_have_no_such_table(ordering: Path) -> None:
-    assert gain_by_length_tables(read_results(ordering).tables[0]) == []
+    (found,) = read_results(ordering).tables
+    assert (by_length_tables(found), list(by_length_plots(found))) == ([], [])
+
+
+def test_seeds_that_were_scored_on_other_sentences_are_not_put_together(lengths: Path) -> None:
+    write_lengths(lengths, "seq2seq.s2", [({**SHORT, "sentences": 1199}, 41.0, 21.0)])
+    with pytest.raises(ArgbeamError, match=r"seq2seq.s2: scored on 1199 sentences of up to 10 words, .* on 1200"):
+        by_length_tables(read_results(lengths).tables[0])
 
 
 def write_outputs(out: Path, run: str, outputs: list[str], *, metric: str = METRIC) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from argbeam.errors import ArgbeamError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.reproduce import runner
 from argbeam.reproduce.runner import Machine, Outcome, only_process, run_steps
-from argbeam.reproduce.steps import Folders, Step
+from argbeam.reproduce.steps import TO_MEND, Folders, Step
 from argbeam.reproduce.watch import seconds_left
+from argbeam.reproduce.worker import exit_code
 
 # Says what it does in a file; `fail` fails, `mend` for a reason that stays, `once` the first time; `wait` waits for a
 # signal or its parent's end.
@@ -107,6 +108,11 @@ def test_what_a_user_has_to_mend_is_not_tried_again(folders: Folders) -> None:
     outcome = run([step(folders, "a", how="mend"), step(folders, "b")], folders, ONE)
     assert outcome.failed == {"a": "exit code 2; no a today"}
     assert journal(folders) == ["began a", "began b", "ended b"]
+
+
+def test_memory_and_disks_may_be_free_the_next_time() -> None:
+    assert exit_code(ArgbeamError("out of memory with 64 sentences, and in halves too")) not in (0, TO_MEND)
+    assert {exit_code(error("x")) for error in (ConfigError, DataError, CheckpointError, DeviceError)} == {TO_MEND}
 
 
 def test_a_signal_lets_every_step_save(folders: Folders) -> None:

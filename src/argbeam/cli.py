@@ -156,7 +156,7 @@ def evaluate(
     moved = [_root(data)] if data else []
     with joined() as group:
         opened = open_run(run, [*(sets or []), *moved], group)
-        results = score_against(opened, against, split, beams, moved)
+        results = score_against(opened, against, split, beams, others_sets=moved)
     if not group.leads:
         return
     _tell_refusal(opened.refused)

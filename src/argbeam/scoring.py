@@ -54,11 +54,11 @@ def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
 
 
 def score_against(
-    run: Run, against: Path | None, split: str, beams: Sequence[int], overrides: Sequence[str] = ()
+    run: Run, against: Path | None, split: str, beams: Sequence[int], *, others_sets: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """The records of a split at each beam; with `against`, tests for a difference to that run beside them.
 
-    `overrides` are for the other run: where its data is now, say.
+    `others_sets` are overrides for that run: where its data is now, say.
     """
     group = run.group
     scored = list(score_run(run, split, beams))
@@ -66,7 +66,7 @@ def score_against(
     if against is None:
         return results
     # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
-    other = open_run(against, overrides, group)
+    other = open_run(against, others_sets, group)
     pairs = list(zip(scored, score_run(other, split, beams), strict=True))
     # The tests take a while, and one process is enough for them.
     tests = group.first(lambda: [compare(run, a, other, b) for a, b in pairs])

@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from argbeam.metrics import AttachmentCounts, bleu_tokenizer, corpus_bleu
+from argbeam.reproduce.checked import LengthScore
 
 # Sentences of up to 10 words, of 11 to 20, ..., and longer ones.
-_LAST = (10, 20, 30)
+_LAST = (10, 20, 30, 40, 60)
 
 
-def scores_by_length(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+def scores_by_length(kept: Mapping[str, Any]) -> list[LengthScore]:
     """The scores of short, middling and long sentences, from what is kept for paired tests.
 
-    Words are those of the reference, in parsing those that are scored. A class without sentences is left out.
+    Words are those of the reference, with its punctuation. A class without sentences is left out.
     """
-    lengths = [one[0] for one in kept["counts"]] if "counts" in kept else [len(r.split()) for r in kept["references"]]
+    lengths = kept["lengths"] if "counts" in kept else [len(text.split()) for text in kept["references"]]
     found = []
     for first, last in zip((0, *(last + 1 for last in _LAST)), (*_LAST, None), strict=True):
         places = [i for i, words in enumerate(lengths) if first <= words and (last is None or words <= last)]
         if places:
-            scores = _scores(kept, places)
-            found.append({"first": first, "last": last, "sentences": len(places), "scores": scores})
+            found.append(LengthScore(first, last, len(places), _scores(kept, places)))
     return found
 
 

@@ -1,31 +1,28 @@
 """The report of a reproduction: the paper's tables beside ours, and plots; from records alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from argbeam.pages import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
 from argbeam.plots import Curve, bars_png, lines_png
 from argbeam.reproduce.checked import TimedStep
 from argbeam.reproduce.corpora import GENERATED
+from argbeam.reproduce.length_page import by_length_plots, by_length_tables
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED
 from argbeam.reproduce.results import (
     Gain,
-    LengthClass,
     Results,
     RowResult,
     Significance,
     Summary,
     TableResult,
     gain,
-    gain_by_length,
     judged_gain,
     read_results,
     summary,
 )
 
 _TITLE = "Beam-search optimization: the paper's tables"
-# Of fewer sentences a score by length says nothing.
-_FEWEST = 20
 _SYSTEMS = {"cross_entropy": "cross-entropy", "bso": "BSO", "conbso": "ConBSO"}
 
 
@@ -38,7 +35,7 @@ def write_page(folder: Path, out: Path) -> list[Path]:
         tables.append(score_table(results, table))
         tables += length_tables(table)
         tables += gain_tables(table, tests)
-        tables += gain_by_length_tables(table)
+        tables += by_length_tables(table)
     tables += [speed_table(results)] if results.timing else []
     tables.append(runs_table(results))
     body = [html_figures(list(plots(results))), *map(html_table, tables)]
@@ -129,29 +126,6 @@ def _gain_table(table: TableResult, reference: RowResult, tests: Significance) -
     return Table(f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label}", headers, rows, notes)
 
 
-def gain_by_length_tables(table: TableResult) -> list[Table]:
-    """Gains over the first reference in short and long sentences, at the middle beam."""
-    reference = _first_reference(table)
-    if reference is None:
-        return []
-    beam = _middle(table)
-    base = [reference.by_length(part, beam) for part in table.parts]
-    classes = _length_classes(reference, table.parts[0], beam)
-    rows = []
-    for row in table.rows:
-        found = [gain_by_length(row, reference, part, beam) for part in table.parts]
-        shown, form = (base, ".2f") if row is reference else (found, "+.2f")
-        cells = ["/".join(f"{_mean(part[one]):{form}}" for part in shown if one in part) or "-" for one in classes]
-        rows.append([row.label, *cells])
-    title = f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label} by words, beam {beam}"
-    notes = [
-        f"Words of the reference, in parsing without punctuation. {reference.label}'s row has its scores. Sentences: "
-        + ", ".join(f"{one.sentences:,}" for one in classes)
-        + f"; lengths of fewer than {_FEWEST} are left out."
-    ]
-    return [Table(title, ["system", *map(str, classes)], rows, notes)] if classes else []
-
-
 def _chance(gains: Sequence[Gain]) -> str:
     values = [f"{one.p_value:.3f}" if one.p_value is not None else "-" for one in gains]
     return "" if set(values) == {"-"} else f" (p {'/'.join(values)})"
@@ -211,29 +185,13 @@ def plots(results: Results) -> Iterator[Plot]:
     """Gains by test beam (and train beam) and by sentence length, lengths by stop rule, violations, speed by K_tr."""
     for table in results.tables:
         yield from _lengths(table) if table.name == "stops" else _gains(table)
-        yield from _gains_by_length(table) if table.split == "test" else ()
+        yield from by_length_plots(table)
     yield from _violations(results)
     yield from _speed(results)
 
 
-def _length_classes(row: RowResult, part: str, beam: int) -> list[LengthClass]:
-    return sorted((one for one in row.by_length(part, beam) if one.sentences >= _FEWEST), key=lambda one: one.first)
-
-
-def _middle(table: TableResult) -> int:
-    return table.beams[len(table.beams) // 2]
-
-
-def _mean(by_seed: Mapping[int, float]) -> float:
-    return summary(list(by_seed.values())).mean
-
-
-def _first_reference(table: TableResult) -> RowResult | None:
-    return next((row for label in table.references if (row := table.row(label)) and row.by_seed), None)
-
-
 def _gains(table: TableResult) -> Iterator[Plot]:
-    reference = _first_reference(table)
+    reference = table.first_reference
     if reference is None:
         return
     paper = PAPER.get(table.name)
@@ -254,23 +212,6 @@ def _gains(table: TableResult) -> Iterator[Plot]:
     if curves:
         title = f"{table.title}, {table.corpus}: gain over {reference.label}, {part.upper()}"
         yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part.upper()}", ticks=BEAMS))
-
-
-def _gains_by_length(table: TableResult) -> Iterator[Plot]:
-    reference = _first_reference(table)
-    if reference is None:
-        return
-    part, beam = table.parts[0], _middle(table)
-    classes = _length_classes(reference, part, beam)
-    curves = []
-    for row in (row for row in table.rows if row is not reference):
-        found = gain_by_length(row, reference, part, beam)
-        points = {n: summary(list(found[one].values())) for n, one in enumerate(classes, start=1) if one in found}
-        curves.append(_curve(row.label, points))
-    if any(curve.y for curve in curves):
-        title = f"{table.title}, {table.corpus}: gain over {reference.label}, {part.upper()}, beam {beam}"
-        places = {number: str(one) for number, one in enumerate(classes, start=1)}
-        yield Plot(title, lines_png(title, "words", curves, y_label=f"gain, {part.upper()}", ticks=places))
 
 
 def _lengths(table: TableResult) -> Iterator[Plot]:

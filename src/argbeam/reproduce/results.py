@@ -36,11 +36,10 @@ def summary(values: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class LengthClass:
-    """So many sentences of `first` to `last` words; None: and longer."""
+    """Sentences of `first` to `last` words; None: and longer."""
 
     first: int
     last: int | None
-    sentences: int
 
     def __str__(self) -> str:
         if self.last is None:
@@ -72,11 +71,26 @@ class RowResult:
     def by_length(self, part: str, beam: int) -> dict[LengthClass, dict[int, float]]:
         """A part of the score by length of sentence and seed."""
         found: dict[LengthClass, dict[int, float]] = {}
-        for seed, records in self.by_seed.items():
-            for one in records[beam].get("by_length", ()) if beam in records else ():
-                named = LengthClass(one["first"], one["last"], one["sentences"])
+        for seed, named, one in self._lengths(beam):
+            if part in one["scores"]:
                 found.setdefault(named, {})[seed] = one["scores"][part]
         return found
+
+    def sentences(self, beam: int) -> dict[LengthClass, int]:
+        """How many sentences of each length there are, shortest first: as many with every seed."""
+        found: dict[LengthClass, int] = {}
+        for seed, named, one in self._lengths(beam):
+            if found.setdefault(named, one["sentences"]) != one["sentences"]:
+                raise ArgbeamError(
+                    f"{self.runs[seed]}: scored on {one['sentences']} sentences of {named} words, and another seed on "
+                    f"{found[named]}; seeds are scored on the same ones"
+                )
+        return dict(sorted(found.items(), key=lambda item: item[0].first))
+
+    def _lengths(self, beam: int) -> Iterator[tuple[int, LengthClass, dict[str, Any]]]:
+        for seed, records in self.by_seed.items():
+            for one in records[beam].get("by_length", ()) if beam in records else ():
+                yield seed, LengthClass(one["first"], one["last"]), one
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,11 @@ class TableResult:
 
     def row(self, label: str) -> RowResult | None:
         return next((row for row in self.rows if row.label == label), None)
+
+    @property
+    def first_reference(self) -> RowResult | None:
+        """The first of the references that has scores."""
+        return next((row for label in self.references if (row := self.row(label)) and row.by_seed), None)
 
 
 @dataclass(frozen=True)

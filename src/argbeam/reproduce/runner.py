@@ -14,14 +14,12 @@ from types import FrameType
 
 from argbeam.display import note
 from argbeam.errors import ArgbeamError
-from argbeam.reproduce.steps import Folders, Step
+from argbeam.reproduce.steps import TO_MEND, Folders, Step
 
 _COMMAND = (sys.executable, "-m", "argbeam.reproduce.worker")
 _LOOK_EVERY = 0.1
-# A step that fails is tried once more: side by side, runs can take each other's memory. What a user has to mend, which
-# ends with this code, would fail again.
+# A step that fails is tried once more: side by side, runs can take each other's memory.
 _ATTEMPTS = 2
-_TO_MEND = 2
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _collect(board: _Board, folders: Folders) -> None:
             note(f"{name}: done in {seconds:.0f} s")
             continue
         said = f"exit code {code}; {_last_line(folders.log(name))}"
-        if code != _TO_MEND and board.attempts[name] < _ATTEMPTS:
+        if code != TO_MEND and board.attempts[name] < _ATTEMPTS:
             note(f"{name}: {said}; it will be tried again")
             board.waiting.append(one.step)
         else:

@@ -44,7 +44,7 @@ def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") 
             path = paired_file(folder, scoring.key, scored.record["test_beam"])
             path.parent.mkdir(exist_ok=True)
             write_atomic(path, json.dumps(kept).encode())
-            records.append({**scored.record, "by_length": scores_by_length(kept)})
+            records.append({**scored.record, "by_length": [asdict(one) for one in scores_by_length(kept)]})
         append_record(folder / _FILE, {"scoring": scoring.key, "records": records, "tried": tried})
 
 
@@ -68,5 +68,6 @@ def _kept(run: Run, scored: Scored) -> dict[str, Any]:
     metric = scored.record["metric"]
     if isinstance(run.task, Parsing):
         counts = [list(asdict(one).values()) for one in run.task.counts(scored.items, scored.evaluation.outputs)]
-        return {"metric": metric, "punctuation": run.task.punctuation.name, "counts": counts}
+        lengths = [len(item.tree.words) for item in scored.items if item.tree is not None]
+        return {"metric": metric, "punctuation": run.task.punctuation.name, "lengths": lengths, "counts": counts}
     return {"metric": metric, "outputs": scored.texts, "references": [item.reference for item in scored.items]}

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from argbeam.reproduce.plan import Plan, PlannedRun
 
+TO_MEND = 2
+"""The exit code of a step that would fail again: what it was given is wrong."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -62,7 +65,8 @@ def remaining_steps(
     scorings done, by run; `timing` is what the timing's process is given, empty where it is not wanted or done.
 
     A run that is scored is done, though its model be elsewhere; one that others start from is only there for those. One
-    that is trained is scored in all ways: scores that it has already are of another training.
+    that is trained is also scored as it was before, perhaps for tables of another call: those scores are of another
+    training.
     """
     missing = {r.name: [one.key for one in r.scorings if one.key not in scored.get(r.name, ())] for r in plan.runs}
     to_train = {run.name for run in plan.runs if missing[run.name] and run.name not in trained}
@@ -71,7 +75,8 @@ def remaining_steps(
     for run in _longest_first(plan.runs):
         if run.name in to_train or missing[run.name]:
             needs = (run.start,) if run.start in to_train and run.name in to_train else ()
-            scorings = [one.key for one in run.scorings] if run.name in to_train else missing[run.name]
+            again = [*(one.key for one in run.scorings), *scored.get(run.name, ())]
+            scorings = dict.fromkeys(again) if run.name in to_train else missing[run.name]
             arguments = ("run", str(folders.recipe(run.name)), str(folders.runs / run.name), *scorings)
             steps.append(Step(run.name, arguments, run.name, needs))
     if timing:

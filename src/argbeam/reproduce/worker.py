@@ -12,7 +12,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from argbeam.errors import ArgbeamError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
+from argbeam.reproduce.steps import TO_MEND
 
 TIMED_BEAMS = (2, 3, 4, 5, 6)
 
@@ -24,7 +25,12 @@ def main() -> None:
         sys.exit({"run": _run, "time": _time}[verb](arguments))
     except ArgbeamError as error:
         print(f"argbeam: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: ArgbeamError) -> int:
+    """Memory and the disk may be free the next time; a recipe, a file or a device is what it is."""
+    return TO_MEND if isinstance(error, ConfigError | DataError | CheckpointError | DeviceError) else 1
 
 
 def _stop_with_parent() -> None:
