@@ -26,6 +26,31 @@ def test_select_lists_rows_and_leaves_the_sentence_part_alone() -> None:
     assert state.hypothesis["b"].tolist() == [1, 3, 5]
 
 
+def test_repeated_rows_lie_together() -> None:
+    """Rows of one sentence are neighbours, and a row's gradient is the sum over its copies: 1 + 2 + 3 and 4 + 5 + 6."""
+    state = state_of([[1, 2], [3, 4]], time=7)
+    found = state.repeated(3)
+    assert found.hypothesis["b"].tolist() == [1, 1, 1, 3, 3, 3]
+    assert found.hypothesis["a"].tolist() == 3 * [[1, 2]] + 3 * [[3, 4]]
+    assert (found.sentence, found.time) == (state.sentence, 7)
+    h_NH = torch.zeros(2, 1, requires_grad=True)
+    weight_NH = torch.arange(1.0, 7.0)[:, None]
+    (gradient,) = torch.autograd.grad((State({}, {"h": h_NH}).repeated(3).hypothesis["h"] * weight_NH).sum(), h_NH)
+    assert gradient.tolist() == [[6.0], [15.0]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gradients_of_copies_are_the_same_every_time_on_cuda() -> None:
+    h_NH = torch.zeros(64, 256, device="cuda", requires_grad=True)
+    weight_NH = torch.randn(64 * 7, 256, device="cuda")
+    found = [
+        torch.autograd.grad((State({}, {"h": h_NH}).repeated(7).hypothesis["h"] * weight_NH).sum(), h_NH)[0]
+        for _ in range(20)
+    ]
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
 def mask(
     sentences: list[int],
     *,

@@ -58,8 +58,7 @@ def word_logprobs(model: Model, state: State, words_BRT: Int[Tensor, "B R T"]) -
     """The log-probability of every word of R sequences a sentence, normalised over the whole vocabulary."""
     batch, rows, steps = words_BRT.shape
     words_NT = words_BRT.flatten(0, 1)
-    state = state.select(torch.arange(batch * rows, device=words_BRT.device) // rows)
-    scores_NTV = score(model, state, words_NT)
+    scores_NTV = score(model, state.repeated(rows), words_NT)
     lost_X = F.cross_entropy(scores_NTV.flatten(0, 1), words_NT.flatten(), reduction="none")
     return -lost_X.view(batch, rows, steps)
 
@@ -78,8 +77,7 @@ def replay(
     both lanes have read gold's word t when they score the words of column t + 1.
     """
     batch, steps = gold_BT.shape
-    lane_N = torch.arange(2 * batch, device=gold_BT.device)  # gold in even rows, rival in odd ones
-    state = state.select(lane_N // 2)
+    state = state.repeated(2)  # gold in even rows, rival in odd ones
     read_gold_BT = _shifted(gold_BT)
     restarted_BT = _shifted(restart_BT.long(), first=0).bool()
     read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
@@ -97,8 +95,7 @@ def replay_each(model: Model, state: State, words_BRT: Int[Tensor, "B R T"]) -> 
     """The score of every word of R sequences per sentence, each after its own words before it."""
     batch, sequences, steps = words_BRT.shape
     words_NT = words_BRT.flatten(0, 1)
-    state = state.select(torch.arange(batch * sequences, device=words_BRT.device) // sequences)
-    output_XH = gold_outputs(model, state, words_NT).flatten(0, 1)
+    output_XH = gold_outputs(model, state.repeated(sequences), words_NT).flatten(0, 1)
     return model.scores(output_XH[:, None], words_NT.flatten()[:, None]).view(batch, sequences, steps)
 
 
