@@ -94,13 +94,17 @@ def lstm(layers: int, seed: int, dropout: float) -> nn.Module:
     return model
 
 
-def attention(seed: int, dropout: float) -> nn.Module:
-    model = CachedAttention(vocabulary=VOCABULARY, hidden=4, dropout=dropout).double()
+def drawn(model: nn.Module, seed: int) -> nn.Module:
+    """The model with every weight from -1 to 1."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
     return model
+
+
+def attention(seed: int, dropout: float) -> nn.Module:
+    return drawn(CachedAttention(vocabulary=VOCABULARY, hidden=4, dropout=dropout).double(), seed)
 
 
 def language_model(seed: int, dropout: float) -> nn.Module:
@@ -127,12 +131,8 @@ def convolution(seed: int, dropout: float) -> nn.Module:
 
 def transformer(seed: int, dropout: float) -> nn.Module:
     """The example's, which reads gold and rivals in one pass. It has no dropout."""
-    model = Transformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=1 + seed % 2, longest=12).double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
-    return model
+    layers = 1 + seed % 2
+    return drawn(Transformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=layers, longest=12).double(), seed)
 
 
 MODELS: dict[str, Callable[[int, float], nn.Module]] = {

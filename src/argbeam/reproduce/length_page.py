@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from argbeam.pages import Plot, Table
 from argbeam.plots import Curve, lines_png
-from argbeam.reproduce.results import LengthClass, RowResult, Summary, TableResult, gain_by_length, summary
+from argbeam.reproduce.results import LengthClass, RowResult, Summary, TableResult, gain_by_length, shown, summary
 
 # Of fewer sentences a score says nothing.
 _FEWEST = 20
@@ -52,8 +52,8 @@ def by_length_tables(table: TableResult) -> list[Table]:
     for row in table.rows:
         cells, sign = (found.scores, "") if row.label == found.reference else (found.gains[row.label], "+")
         seeds = max((one.count for parts in cells.values() for one in parts), default=0)
-        shown = (_cell(cells[one], sign) if one in cells else "-" for one in found.sentences)
-        rows.append([row.label, *shown, str(seeds)])
+        figures = (shown(cells[one], sign=sign) if one in cells else "-" for one in found.sentences)
+        rows.append([row.label, *figures, str(seeds)])
     numbers = ", ".join(f"{number:,}" for number in found.sentences.values())
     notes = [
         f"Words of the reference, punctuation included. {found.reference}'s row has its scores. Sentences: {numbers}; "
@@ -87,8 +87,3 @@ def _gains(row: RowResult, reference: RowResult, parts: Sequence[str], beam: int
     by_part = [gain_by_length(row, reference, part, beam) for part in parts]
     shared = [one for one in by_part[0] if all(one in part for part in by_part)]
     return {one: [summary(list(part[one].values())) for part in by_part] for one in shared}
-
-
-def _cell(parts: Sequence[Summary], sign: str) -> str:
-    spread = "/".join(f"{one.spread:.2f}" for one in parts if one.spread is not None)
-    return "/".join(f"{one.mean:{sign}.2f}" for one in parts) + (f" ± {spread}" if spread else "")

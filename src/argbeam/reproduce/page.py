@@ -19,6 +19,7 @@ from argbeam.reproduce.results import (
     gain,
     judged_gain,
     read_results,
+    shown,
     summary,
 )
 
@@ -273,7 +274,4 @@ def _paper_cell(scores: Sequence[float] | None) -> str:
 
 def _scores_cell(found: Sequence[Summary | None]) -> str:
     known = [one for one in found if one is not None]
-    if not known:
-        return "-"
-    spread = "/".join(f"{one.spread:.2f}" for one in known if one.spread is not None)
-    return "/".join(f"{one.mean:.2f}" for one in known) + (f" ± {spread}" if spread else "")
+    return shown(known) if known else "-"

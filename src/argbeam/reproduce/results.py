@@ -34,6 +34,12 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
+def shown(parts: Sequence[Summary], *, sign: str = "") -> str:
+    """`81.24/74.70 ± 0.48/0.44`; with `sign` "+", gains."""
+    spread = "/".join(f"{one.spread:.2f}" for one in parts if one.spread is not None)
+    return "/".join(f"{one.mean:{sign}.2f}" for one in parts) + (f" ± {spread}" if spread else "")
+
+
 @dataclass(frozen=True)
 class LengthClass:
     """Sentences of `first` to `last` words; None: and longer."""
