@@ -56,6 +56,7 @@ ORDER = [
     "run",
     "scoring",
     "decoding",
+    "tree_decoding",
     "pages",
     "plots",
     "report",

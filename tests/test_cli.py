@@ -123,7 +123,18 @@ def test_the_command_line_is_what_it_was() -> None:
     assert found == {
         "demo": ["--out", "--seed", "--json"],
         "train": ["recipe", "--out", "--set", "--data"],
-        "decode": ["run", "--input", "--output", "--beam", "--n-best", "--scores", "--trace", "--json", "--set"],
+        "decode": [
+            "run",
+            "--input",
+            "--output",
+            "--beam",
+            "--n-best",
+            "--scores",
+            "--trace",
+            "--conll",
+            "--json",
+            "--set",
+        ],
         "evaluate": ["run", "--split", "--beam", "--against", "--json", "--set", "--data"],
         "reproduce": ["tables", "--data", "--out", "--seeds", "--jobs", "--set", "--dry-run"],
         "report": ["runs", "--out"],
@@ -351,6 +362,27 @@ def test_n_best_and_scores_are_columns_best_first(argbeam: Command, runs: dict[s
     scores = [float(row[1]) for row in rows[:3]]
     assert scores == sorted(scores, reverse=True)
     assert len({row[2] for row in rows[:3]}) == 3
+
+
+def test_the_input_is_not_written_over(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("x y\n")
+    (tmp_path / "link").hardlink_to(tmp_path / "in")
+    for option, name in (("--output", "in"), ("--trace", "link")):
+        done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", option, tmp_path / name)
+        assert done.stderr == f"argbeam: error: {option} {tmp_path / name}: is the input; another file is needed\n"
+    assert (tmp_path / "in").read_text() == "x y\n"
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "no", "--output", tmp_path / "in")
+    assert done.stderr.startswith(f"argbeam: error: {tmp_path / 'no'}: cannot be read")
+
+
+def test_a_treebank_file_is_parsed(argbeam: Command, runs: dict[str, Path]) -> None:
+    row = "# one\n1\tira\t_\tNOUN\t_\t_\t{}\t_\tx=y\n\n"
+    done = argbeam("decode", runs["parsing"], "--conll", stdin=row.format("_\t_").encode())
+    assert (done.stdout, done.stderr) == (row.format("0\troot"), "")
+    done = argbeam("decode", runs["parsing"], "--conll", "--json")
+    assert done.stderr.startswith("argbeam: error: --conll with --json: a treebank file holds one tree a sentence")
+    done = argbeam("decode", runs["ordering"], "--conll")
+    assert done.stderr.endswith("was trained for word_ordering; a run of parsing is needed\n")
 
 
 def test_json_and_trace_say_the_same(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def test_a_line_of_conll_u_is_no_sentence(tmp_path: Path) -> None:
     task = task_of(recipe_of(tmp_path, conll(rows)))
     with pytest.raises(DataError) as error:
         item_of(task, "1\tbirds\tbird\tNOUN", most=9, where="stdin:3")
-    assert str(error.value) == ("stdin:3: a tab; a line holds the words of one sentence, and no columns as in CoNLL-U")
+    assert str(error.value) == (
+        "stdin:3: a tab; a line holds the words of one sentence; `argbeam decode --conll` reads CoNLL-U"
+    )
 
 
 def test_a_word_that_looks_like_an_action_is_a_word(tmp_path: Path) -> None:

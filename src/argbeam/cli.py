@@ -116,19 +116,26 @@ def decode(
     n_best: Annotated[int, typer.Option(min=1, help="Outputs for each line, at most, in the search's order.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Each output's score before it.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="The beam at every step, as JSON lines.")] = "",
+    conll: Annotated[bool, typer.Option("--conll", help="Parse a treebank file: fill in heads and labels.")] = False,
     as_json: Json = False,
     sets: Sets = None,
 ) -> None:
-    """Decode sentences, in their order. With --n-best, outputs start with the number of their line."""
+    """Decode sentences, in their order. With --n-best, outputs start with the number of their line.
+
+    With --conll, input and output are CoNLL-U, or CoNLL-X where the run was trained on it.
+    """
     from argbeam.decoding import Request, check_sizes, decode_file
     from argbeam.parallel import joined
     from argbeam.scoring import open_run
+    from argbeam.tree_decoding import check_alone, decode_trees
 
     check_sizes(beam, n_best)
+    if conll:
+        check_alone({"--n-best": n_best > 1, "--scores": scores, "--trace": bool(trace), "--json": as_json})
     with joined() as group:
         opened = open_run(run, sets or [], group)
         request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
-        counts = decode_file(opened, source, output, request, trace)
+        counts = decode_file(opened, source, output, request, trace, decode_trees if conll else None)
     if not group.leads:
         return
     _tell_refusal(opened.refused)

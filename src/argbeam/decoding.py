@@ -4,7 +4,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from gzip import GzipFile
@@ -62,15 +62,25 @@ def check_sizes(beam: int, n_best: int) -> None:
             raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
 
 
-def decode_file(run: Run, source: str, output: str, request: Request, trace: str = "") -> Counts:
-    """`decode_stream` from and to files, or stdin and stdout where `-` is their name; no `trace`: none is kept."""
+Decode = Callable[[Run, BufferedIOBase, str, TextIO, Request, TextIO | None], Counts]
+
+
+def decode_file(
+    run: Run, source: str, output: str, request: Request, trace: str = "", decode: Decode | None = None
+) -> Counts:
+    """`decode`, `decode_stream` unless given, from and to files, or stdin and stdout where `-` is their name.
+
+    No `trace`: none is kept.
+    """
+    _check_apart(source, {"--output": output, "--trace": trace})
     if not run.group.leads:
         source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
     with ExitStack() as files:
         read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
         written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
         traced = files.enter_context(_open_output(trace)) if trace else None
-        return decode_stream(run, read, "stdin" if source == "-" else source, written, request, traced)
+        name = "stdin" if source == "-" else source
+        return (decode or decode_stream)(run, read, name, written, request, traced)
 
 
 def decode_stream(
@@ -81,7 +91,7 @@ def decode_stream(
     Of several processes only the first one reads, and all of them write the same.
     """
     counts, decoder = Counts(), run.decoder()
-    for chunk in _shared(run.group, _chunks(source, name, most=_MOST_TRACED if trace else _MOST_LINES)):
+    for chunk in shared(run.group, chunks(source, name, most=_MOST_TRACED if trace else _MOST_LINES)):
         items, wrong = _items(run, chunk, name, counts.lines)
         found = decoder.decode(items, beam=request.beam, n_best=request.n_best, trace=trace is not None)
         for line, item, decoded in zip(chunk, items, found, strict=False):
@@ -99,7 +109,7 @@ def decode_stream(
     return counts
 
 
-def _shared(group: Group, chunks: Iterator[list[str]]) -> Iterator[list[str]]:
+def shared(group: Group, chunks: Iterator[list[str]]) -> Iterator[list[str]]:
     """The first process's chunks, in every process: only that one reads."""
     while (chunk := group.first(lambda: next(chunks, None))) is not None:
         yield chunk
@@ -140,7 +150,7 @@ def _traced(run: Run, line: str, decoded: Decoded, number: int) -> dict[str, Any
     return {"line": number, "input": line, "steps": steps}
 
 
-def _chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str]]:
+def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str]]:
     """The lines that are there to be read, `most` at a time; waits only when there is none.
 
     A pipe that brings a line now and then is answered line by line, a file is read in large pieces.
@@ -169,6 +179,14 @@ def _chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[st
     finally:
         if lines:
             yield lines
+
+
+def _check_apart(source: str, written: dict[str, str]) -> None:
+    """Refuse to write over the input: it is emptied before it is read."""
+    for option, path in written.items():
+        files = path not in ("", "-") and source != "-" and Path(path).is_file() and Path(source).is_file()
+        if files and Path(source).samefile(path):
+            raise ConfigError(f"{option} {path}: is the input; another file is needed")
 
 
 def _open_input(path: str) -> AbstractContextManager[Any]:

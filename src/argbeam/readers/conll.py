@@ -35,10 +35,7 @@ class Tree:
 
 
 def read_conll(paths: Sequence[Path], *, flavour: Flavour) -> list[Tree]:
-    """Read trees with one root each. Multiword (`1-2`) and empty (`8.1`) nodes of CoNLL-U are left out.
-
-    White space inside a form (`10 000`) becomes `_`, so that words can be written with spaces between them.
-    """
+    """Read trees with one root each. Multiword (`1-2`) and empty (`8.1`) nodes of CoNLL-U are left out."""
     return list(stream_conll(paths, flavour=flavour))
 
 
@@ -78,15 +75,7 @@ def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
             if rows:
                 yield rows
             rows = []
-        elif not text.startswith("#"):
-            fields = _fields(text, path, line, flavour)
-            if flavour is Flavour.CONLLU and _NOT_A_WORD.fullmatch(fields[0]):
-                continue
-            if fields[0] != str(len(rows) + 1):
-                raise DataError(
-                    f"{path}:{line}: id {fields[0]!r} after {len(rows)} words; ids count from 1 without "
-                    "gaps, and an empty line ends a sentence"
-                )
+        elif fields := word_fields(text, f"{path}:{line}", flavour, before=len(rows)):
             rows.append(_row(fields, path, line, flavour))
             has_coarse_tags, has_tags = has_coarse_tags or fields[3] != "_", has_tags or rows[-1].tag != "_"
     if rows:
@@ -98,25 +87,48 @@ def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
         )
 
 
-def _fields(text: str, path: Path, line: int, flavour: Flavour) -> list[str]:
+def word_fields(text: str, where: str, flavour: Flavour, *, before: int) -> list[str]:
+    """The columns of a word's line, with `before` words of its sentence before it; none of other lines.
+
+    Other lines are comments and the multiword and empty nodes of CoNLL-U.
+    """
+    if text.startswith("#"):
+        return []
     fields = text.split("\t")
     least, most = _COLUMNS[flavour]
     if not least <= len(fields) <= most:
         accepted = str(most) if least == most else f"{least} to {most}"
-        raise DataError(f"{path}:{line}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}")
+        raise DataError(f"{where}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}")
+    if flavour is Flavour.CONLLU and _NOT_A_WORD.fullmatch(fields[0]):
+        return []
+    if fields[0] != str(before + 1):
+        raise DataError(
+            f"{where}: id {fields[0]!r} after {before} words; ids count from 1 without "
+            "gaps, and an empty line ends a sentence"
+        )
     return fields
 
 
+def form_of(fields: Sequence[str], where: str) -> str:
+    """The word. White space inside it (`10 000`) becomes `_`, so that words can be written with spaces between them."""
+    _need_a_value("form", fields[1], where)
+    return "_".join(fields[1].split())
+
+
+def _need_a_value(name: str, field: str, where: str) -> None:
+    if not field.strip():
+        raise DataError(f"{where}: the {name} is empty; `_` stands for none")
+
+
 def _row(fields: list[str], path: Path, line: int, flavour: Flavour) -> _Row:
-    form, tag, head, label = fields[1], fields[_TAG_COLUMN[flavour]], fields[6], fields[7]
-    for name, field in (("form", form), ("tag", tag), ("label", label)):
-        if not field.strip():
-            raise DataError(f"{path}:{line}: the {name} is empty; `_` stands for none")
+    form, tag, head, label = form_of(fields, f"{path}:{line}"), fields[_TAG_COLUMN[flavour]], fields[6], fields[7]
+    for name, field in (("tag", tag), ("label", label)):
+        _need_a_value(name, field, f"{path}:{line}")
     if len(label.split()) > 1:
         raise DataError(f"{path}:{line}: label {label!r} holds white space; a label is one word")
     if not _NUMBER.fullmatch(head):
         raise DataError(f"{path}:{line}: head {head!r} is not a number; heads run from 0 (root) to the last word's id")
-    return _Row(line, "_".join(form.split()), tag.strip(), int(head), label.strip())
+    return _Row(line, form, tag.strip(), int(head), label.strip())
 
 
 def _tree(rows: list[_Row], path: Path) -> Tree:

@@ -114,7 +114,7 @@ class Parsing:
 
     def item(self, line: str) -> Item:
         if "\t" in line:
-            raise DataError("a tab; a line holds the words of one sentence, and no columns as in CoNLL-U")
+            raise DataError("a tab; a line holds the words of one sentence; `argbeam decode --conll` reads CoNLL-U")
         words = tuple(line.split())
         return Item(source=self._symbols(words), surface=words)
 
@@ -130,7 +130,7 @@ class Parsing:
 
     def text(self, item: Item, output: Sequence[int]) -> str:
         """The words, each followed by its head and label: `small/2/amod birds/3/nsubj sing/0/root`."""
-        arcs = self._arcs(item, output)
+        arcs = self.arcs(item, output)
         parts = zip(item.surface, arcs.heads, arcs.labels, strict=True)
         return " ".join(f"{word}/{head}/{label}" for word, head, label in parts)
 
@@ -143,12 +143,13 @@ class Parsing:
         found = []
         for item, output in zip(items, outputs, strict=True):
             assert item.tree is not None, "only sentences with a tree can be scored"
-            arcs, tree = self._arcs(item, output), item.tree
+            arcs, tree = self.arcs(item, output), item.tree
             left_out = self.punctuation.mask(tree.tags)
             found.append(attachment_counts(arcs.heads, arcs.labels, tree.heads, tree.labels, is_punctuation=left_out))
         return found
 
-    def _arcs(self, item: Item, output: Sequence[int]) -> Arcs:
+    def arcs(self, item: Item, output: Sequence[int]) -> Arcs:
+        """The tree of an output."""
         words = len(item.source)
         if len(output) != 2 * words - 1:
             # A dead end left no tree. It is counted as such, and scored as a tree all the same: the first word is root.
