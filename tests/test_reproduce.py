@@ -199,11 +199,11 @@ def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("jobs", "memory", "expected"), [(0, 140, 16), (0, 24, 8), (0, 4, 2), (3, 140, 3)])
+@pytest.mark.parametrize(("jobs", "memory", "expected"), [(0, 140, 16), (0, 40, 8), (0, 4, 2), (3, 140, 3)])
 def test_runs_share_a_device_as_far_as_its_memory_goes(
     jobs: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two devices, the smaller of which counts: eight runs on each, or one for every 6 GiB."""
+    """Two devices, the smaller of which counts: eight runs on each, or one for every 10 GiB."""
     sizes = [memory * 2**30, 200 * 2**30]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: SimpleNamespace(total_memory=sizes[i]))

@@ -30,7 +30,7 @@ from argbeam.tasks.iwslt import prepared
 # Batch, source, target, vocabulary, layers, hidden: the translation recipe's shape, and one for the generated corpus.
 _SHAPE, _SMALL_SHAPE = (64, 24, 24, 22822, 1, 256), (16, 12, 12, 1000, 1, 48)
 _ROUNDS, _SMALL_ROUNDS = 20, 3
-# Eight runs keep an H200 busy. Most of the recipes' runs take up to 5 GiB, but parsing's cross-entropy 17 and its CRF 12.
+# Eight runs keep an H200 busy. Most of them take up to 5 GiB, but parsing's cross-entropy takes 17 and its CRF 12.
 _JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 10 * 2**30
 
 
