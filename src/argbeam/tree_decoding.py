@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BufferedIOBase
+from pathlib import Path
 from typing import TextIO
 
 from argbeam.decoding import Counts, Request, chunks, shared
@@ -47,7 +48,7 @@ def decode_trees(
         raise ConfigError(f"--conll: {run.path} was trained for {run.recipe.task.kind}; a run of parsing is needed")
     counts, decoder, flavour = Counts(), run.decoder(), _flavour(run.recipe)
     pieces = shared(run.group, chunks(source, name, most=_MOST_LINES))
-    for sentences, wrong in _sentences(pieces, name, flavour, most=run.recipe.decode.max_words):
+    for sentences, wrong in _sentences(pieces, Path(name), flavour, most=run.recipe.decode.max_words):
         items = [task.item(" ".join(sentence.words)) for sentence in sentences]
         found = decoder.decode(items, beam=request.beam)
         for sentence, item, decoded in zip(sentences, items, found, strict=True):
@@ -67,7 +68,7 @@ def _flavour(recipe: Recipe) -> Flavour:
 
 
 def _sentences(
-    pieces: Iterator[list[str]], name: str, flavour: Flavour, *, most: int
+    pieces: Iterator[list[str]], path: Path, flavour: Flavour, *, most: int
 ) -> Iterator[tuple[list[_Sentence], DataError | None]]:
     """The sentences that end in each piece of the file; with the last of them, what is wrong with the line after it."""
     open_, number = _Sentence(), 0
@@ -76,7 +77,7 @@ def _sentences(
         for text in piece:
             number += 1
             try:
-                _add(open_, text, f"{name}:{number}", flavour, most=most)
+                _add(open_, text, path, number, flavour, most=most)
             except DataError as error:
                 yield whole, error
                 return
@@ -89,14 +90,14 @@ def _sentences(
         yield [open_], None
 
 
-def _add(sentence: _Sentence, text: str, where: str, flavour: Flavour, *, most: int) -> None:
-    fields = word_fields(text, where, flavour, before=len(sentence.words)) if text.strip(" ") else []
+def _add(sentence: _Sentence, text: str, path: Path, line: int, flavour: Flavour, *, most: int) -> None:
+    fields = word_fields(text, path, line, flavour, before=len(sentence.words)) if text.strip(" ") else []
     if fields:
         if len(sentence.words) == most:
             raise DataError(
-                f"{where}: a sentence of more than {most} words; decode.max_words is the most that is decoded"
+                f"{path}:{line}: a sentence of more than {most} words; decode.max_words is the most that is decoded"
             )
-        sentence.words.append(form_of(fields, where))
+        sentence.words.append(form_of(fields, path, line))
         sentence.fields[len(sentence.lines)] = fields
     sentence.lines.append(text)
 

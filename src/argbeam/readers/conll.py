@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from argbeam.errors import DataError
 from argbeam.readers.text import open_lines
@@ -52,8 +53,7 @@ def stream_conll(paths: Sequence[Path], *, flavour: Flavour) -> Iterator[Tree]:
             raise DataError(f"{path}: no sentence in the file; at least one is expected")
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     line: int
     word: str
     tag: str
@@ -75,7 +75,7 @@ def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
             if rows:
                 yield rows
             rows = []
-        elif fields := word_fields(text, f"{path}:{line}", flavour, before=len(rows)):
+        elif fields := word_fields(text, path, line, flavour, before=len(rows)):
             rows.append(_row(fields, path, line, flavour))
             has_coarse_tags, has_tags = has_coarse_tags or fields[3] != "_", has_tags or rows[-1].tag != "_"
     if rows:
@@ -87,7 +87,7 @@ def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
         )
 
 
-def word_fields(text: str, where: str, flavour: Flavour, *, before: int) -> list[str]:
+def word_fields(text: str, path: Path, line: int, flavour: Flavour, *, before: int) -> list[str]:
     """The columns of a word's line, with `before` words of its sentence before it; none of other lines.
 
     Other lines are comments and the multiword and empty nodes of CoNLL-U.
@@ -98,37 +98,39 @@ def word_fields(text: str, where: str, flavour: Flavour, *, before: int) -> list
     least, most = _COLUMNS[flavour]
     if not least <= len(fields) <= most:
         accepted = str(most) if least == most else f"{least} to {most}"
-        raise DataError(f"{where}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}")
+        raise DataError(f"{path}:{line}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}")
     if flavour is Flavour.CONLLU and _NOT_A_WORD.fullmatch(fields[0]):
         return []
     if fields[0] != str(before + 1):
         raise DataError(
-            f"{where}: id {fields[0]!r} after {before} words; ids count from 1 without "
+            f"{path}:{line}: id {fields[0]!r} after {before} words; ids count from 1 without "
             "gaps, and an empty line ends a sentence"
         )
     return fields
 
 
-def form_of(fields: Sequence[str], where: str) -> str:
+def form_of(fields: Sequence[str], path: Path, line: int) -> str:
     """The word. White space inside it (`10 000`) becomes `_`, so that words can be written with spaces between them."""
-    _need_a_value("form", fields[1], where)
-    return "_".join(fields[1].split())
+    form = "_".join(fields[1].split())
+    _need_a_value("form", form, path, line)
+    return form
 
 
-def _need_a_value(name: str, field: str, where: str) -> None:
-    if not field.strip():
-        raise DataError(f"{where}: the {name} is empty; `_` stands for none")
+def _need_a_value(name: str, field: str, path: Path, line: int) -> None:
+    if not field:
+        raise DataError(f"{path}:{line}: the {name} is empty; `_` stands for none")
 
 
 def _row(fields: list[str], path: Path, line: int, flavour: Flavour) -> _Row:
-    form, tag, head, label = form_of(fields, f"{path}:{line}"), fields[_TAG_COLUMN[flavour]], fields[6], fields[7]
-    for name, field in (("tag", tag), ("label", label)):
-        _need_a_value(name, field, f"{path}:{line}")
+    form, tag = form_of(fields, path, line), fields[_TAG_COLUMN[flavour]].strip()
+    head, label = fields[6], fields[7].strip()
+    _need_a_value("tag", tag, path, line)
+    _need_a_value("label", label, path, line)
     if len(label.split()) > 1:
         raise DataError(f"{path}:{line}: label {label!r} holds white space; a label is one word")
     if not _NUMBER.fullmatch(head):
         raise DataError(f"{path}:{line}: head {head!r} is not a number; heads run from 0 (root) to the last word's id")
-    return _Row(line, form, tag.strip(), int(head), label.strip())
+    return _Row(line, form, tag, int(head), label)
 
 
 def _tree(rows: list[_Row], path: Path) -> Tree:
