@@ -17,6 +17,9 @@ import torch
 import typer.main
 
 from argbeam import cli
+from argbeam.decoding import opened
+from argbeam.errors import ConfigError
+from argbeam.parallel import ALONE
 from argbeam.records import read_records
 from argbeam.shipped import shipped_recipes
 from small_runs import written_recipe
@@ -364,13 +367,25 @@ def test_n_best_and_scores_are_columns_best_first(argbeam: Command, runs: dict[s
     assert len({row[2] for row in rows[:3]}) == 3
 
 
-def test_the_input_is_not_written_over(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_the_input_is_not_written_over(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").write_text("x y\n")
     (tmp_path / "link").hardlink_to(tmp_path / "in")
     for option, name in (("--output", "in"), ("--trace", "link")):
         done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", option, tmp_path / name)
         assert done.stderr == f"argbeam: error: {option} {tmp_path / name}: is the input; another file is needed\n"
+    with (tmp_path / "in").open() as standard, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", standard)
+        with pytest.raises(ConfigError, match="is the input"), opened(ALONE, "-", str(tmp_path / "link")):
+            pass
+    with (tmp_path / "in").open("a") as standard, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", standard)
+        with pytest.raises(ConfigError, match="--output -: is the input"), opened(ALONE, str(tmp_path / "in"), "-"):
+            pass
     assert (tmp_path / "in").read_text() == "x y\n"
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", "--output", tmp_path / ("x" * 300))
+    assert done.stderr.endswith("cannot be written: File name too long; a file is expected\n")
     done = argbeam("decode", runs["ordering"], "--input", tmp_path / "no", "--output", tmp_path / "in")
     assert done.stderr.startswith(f"argbeam: error: {tmp_path / 'no'}: cannot be read")
 
@@ -379,8 +394,12 @@ def test_a_treebank_file_is_parsed(argbeam: Command, runs: dict[str, Path]) -> N
     row = "# one\n1\tira\t_\tNOUN\t_\t_\t{}\t_\tx=y\n\n"
     done = argbeam("decode", runs["parsing"], "--conll", stdin=row.format("_\t_").encode())
     assert (done.stdout, done.stderr) == (row.format("0\troot"), "")
-    done = argbeam("decode", runs["parsing"], "--conll", "--json")
-    assert done.stderr.startswith("argbeam: error: --conll with --json: a treebank file holds one tree a sentence")
+    done = argbeam("decode", runs["parsing"], "--conll", stdin=b"1-2" + b"\t_" * 9 + b"\n\n")
+    assert done.stdout == "1-2" + "\t_" * 9 + "\n\n", "generated data is read as CoNLL-U"
+    for option in (("--n-best", "2"), ("--scores",), ("--trace", "trace"), ("--json",)):
+        done = argbeam("decode", runs["parsing"], "--conll", *option)
+        assert done.stderr.startswith(f"argbeam: error: --conll with {option[0]}: a treebank file holds one tree")
+        assert done.returncode == 2
     done = argbeam("decode", runs["ordering"], "--conll")
     assert done.stderr.endswith("was trained for word_ordering; a run of parsing is needed\n")
 

@@ -122,20 +122,23 @@ def decode(
 ) -> None:
     """Decode sentences, in their order. With --n-best, outputs start with the number of their line.
 
-    With --conll, input and output are CoNLL-U, or CoNLL-X where the run was trained on it.
+    With --conll, input and output are CoNLL-U, or CoNLL-X where the run was trained on it; the words are FORM.
     """
     from argbeam.decoding import Request, check_sizes, decode_file
     from argbeam.parallel import joined
     from argbeam.scoring import open_run
-    from argbeam.tree_decoding import check_alone, decode_trees
+    from argbeam.tree_decoding import check_alone, parse_file
 
     check_sizes(beam, n_best)
     if conll:
         check_alone({"--n-best": n_best > 1, "--scores": scores, "--trace": bool(trace), "--json": as_json})
     with joined() as group:
         opened = open_run(run, sets or [], group)
-        request = Request(beam or opened.recipe.decode.beam, n_best, scores, as_json)
-        counts = decode_file(opened, source, output, request, trace, decode_trees if conll else None)
+        beam = beam or opened.recipe.decode.beam
+        if conll:
+            counts = parse_file(opened, source, output, beam=beam)
+        else:
+            counts = decode_file(opened, source, output, Request(beam, n_best, scores, as_json), trace)
     if not group.leads:
         return
     _tell_refusal(opened.refused)

@@ -3,13 +3,15 @@
 import json
 import os
 import select
+import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from gzip import GzipFile
 from io import BufferedIOBase
-from lzma import LZMAFile
+from lzma import LZMAError, LZMAFile
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,8 +40,9 @@ class Request:
 
 @dataclass
 class Counts:
-    """What a user should hear of after decoding."""
+    """What a user should hear of after decoding. `unit` is what is counted."""
 
+    unit: str = "lines"
     lines: int = 0
     unfinished: int = 0
     dead: int = 0
@@ -50,7 +53,7 @@ class Counts:
         if not self.unfinished and not self.dead:
             return ""
         return (
-            f"of {self.lines:,} lines {self.unfinished:,} are unfinished (the length limit was met) "
+            f"of {self.lines:,} {self.unit} {self.unfinished:,} are unfinished (the length limit was met) "
             f"and {self.dead:,} met a dead end"
         )
 
@@ -62,25 +65,37 @@ def check_sizes(beam: int, n_best: int) -> None:
             raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
 
 
-Decode = Callable[[Run, BufferedIOBase, str, TextIO, Request, TextIO | None], Counts]
+@dataclass(frozen=True)
+class Files:
+    """What is read, called `name` in errors, and what is written."""
+
+    source: BufferedIOBase
+    name: str
+    out: TextIO
+    trace: TextIO | None
 
 
-def decode_file(
-    run: Run, source: str, output: str, request: Request, trace: str = "", decode: Decode | None = None
-) -> Counts:
-    """`decode`, `decode_stream` unless given, from and to files, or stdin and stdout where `-` is their name.
+@contextmanager
+def opened(group: Group, source: str, output: str, trace: str = "") -> Iterator[Files]:
+    """Files by their names, or stdin and stdout where that is `-`; no `trace`: none is kept.
 
-    No `trace`: none is kept.
+    Only the first process of several has them; the others read nothing and write nowhere.
     """
+    name = "stdin" if source == "-" else source
     _check_apart(source, {"--output": output, "--trace": trace})
-    if not run.group.leads:
+    if not group.leads:
         source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
     with ExitStack() as files:
         read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
         written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
         traced = files.enter_context(_open_output(trace)) if trace else None
-        name = "stdin" if source == "-" else source
-        return (decode or decode_stream)(run, read, name, written, request, traced)
+        yield Files(read, name, written, traced)
+
+
+def decode_file(run: Run, source: str, output: str, request: Request, trace: str = "") -> Counts:
+    """`decode_stream` of files that `opened` knows."""
+    with opened(run.group, source, output, trace) as files:
+        return decode_stream(run, files.source, files.name, files.out, request, files.trace)
 
 
 def decode_stream(
@@ -109,9 +124,9 @@ def decode_stream(
     return counts
 
 
-def shared(group: Group, chunks: Iterator[list[str]]) -> Iterator[list[str]]:
+def shared(group: Group, read: Iterator[list[str]]) -> Iterator[list[str]]:
     """The first process's chunks, in every process: only that one reads."""
-    while (chunk := group.first(lambda: next(chunks, None))) is not None:
+    while (chunk := group.first(lambda: next(read, None))) is not None:
         yield chunk
 
 
@@ -158,7 +173,14 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
     # A compressed file has no descriptor to wait at: it is read to its end.
     descriptor = None if isinstance(source, GzipFile | LZMAFile) else source.fileno()
     rest, number, lines = b"", 0, list[str]()
-    while data := source.read(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16):
+    while True:
+        try:
+            data = source.read1(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16)
+        except (OSError, EOFError, zlib.error, LZMAError):
+            yield lines  # what came before the damage
+            raise
+        if not data:
+            break
         *whole, rest = (rest + data).split(b"\n")
         for raw in whole:
             number += 1
@@ -182,11 +204,20 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
 
 
 def _check_apart(source: str, written: dict[str, str]) -> None:
-    """Refuse to write over the input: it is emptied before it is read."""
+    """Refuse to write into the input: it would be emptied before it is read, or grow as it is."""
+    read = _regular_file(source, sys.stdin)
     for option, path in written.items():
-        files = path not in ("", "-") and source != "-" and Path(path).is_file() and Path(source).is_file()
-        if files and Path(source).samefile(path):
+        if path and read and _regular_file(path, sys.stdout) == read:
             raise ConfigError(f"{option} {path}: is the input; another file is needed")
+
+
+def _regular_file(path: str, standard: TextIO) -> tuple[int, int] | None:
+    """Which file a path, or `-` for `standard`, leads to; None: a pipe, a device, or what its opening will tell of."""
+    try:
+        found = os.fstat(standard.fileno()) if path == "-" else Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def _open_input(path: str) -> AbstractContextManager[Any]:

@@ -102,9 +102,10 @@ def word_fields(text: str, path: Path, line: int, flavour: Flavour, *, before: i
     if flavour is Flavour.CONLLU and _NOT_A_WORD.fullmatch(fields[0]):
         return []
     if fields[0] != str(before + 1):
+        more = "; CoNLL-X has no such nodes: that is CoNLL-U" if _NOT_A_WORD.fullmatch(fields[0]) else ""
         raise DataError(
             f"{path}:{line}: id {fields[0]!r} after {before} words; ids count from 1 without "
-            "gaps, and an empty line ends a sentence"
+            f"gaps, and an empty line ends a sentence{more}"
         )
     return fields
 

@@ -118,6 +118,8 @@ def open_bytes(path: Path) -> Iterator[BufferedIOBase]:
     try:
         with _open(path) as stream:
             yield stream
+    except BrokenPipeError:
+        raise  # of what is written meanwhile: its reader has left
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except IsADirectoryError as error:
