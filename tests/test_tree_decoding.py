@@ -67,7 +67,7 @@ def test_trees_read_back_have_the_score_of_evaluate_and_the_arcs_of_decode(kept:
     gold = read_conll([source], flavour=flavour_of(run))
     text, counts = parsed(run, source.read_text(encoding="utf-8"), tmp_path)
     trees = trees_of(text, run, tmp_path)
-    assert counts == Counts("sentences", lines=5) and [tree.words for tree in trees] == [tree.words for tree in gold]
+    assert counts == Counts(5, unit="sentences") and [tree.words for tree in trees] == [tree.words for tree in gold]
     pairs = [
         attachment_counts(a.heads, a.labels, b.heads, b.labels, is_punctuation=[False] * len(a.heads))
         for a, b in zip(trees, gold, strict=True)
@@ -141,10 +141,13 @@ def test_sentences_before_a_bad_one_are_parsed(kept: Kept, tmp_path: Path, bad: 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only this\n", "# this\n\n# and that\n\n \n"])
 def test_lines_without_a_sentence_are_written_as_they_are(kept: Kept, tmp_path: Path, text: str) -> None:
-    assert parsed(kept[0], text, tmp_path) == (text, Counts("sentences"))
+    assert parsed(kept[0], text, tmp_path) == (text, Counts(unit="sentences"))
     good = "1\tira" + "\t_" * 8 + "\n \n"  # spaces alone end a sentence, too
     tree, _ = parsed(kept[0], good, tmp_path)
-    assert parsed(kept[0], text + "\n" + good + text, tmp_path) == (text + "\n" + tree + text, Counts("sentences", 1))
+    assert parsed(kept[0], text + "\n" + good + text, tmp_path) == (
+        text + "\n" + tree + text,
+        Counts(1, unit="sentences"),
+    )
 
 
 def test_a_pipe_is_answered_when_a_sentence_ends(kept: Kept) -> None:

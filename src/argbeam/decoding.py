@@ -42,10 +42,10 @@ class Request:
 class Counts:
     """What a user should hear of after decoding. `unit` is what is counted."""
 
-    unit: str = "lines"
     lines: int = 0
     unfinished: int = 0
     dead: int = 0
+    unit: str = "lines"
 
     @property
     def notice(self) -> str:

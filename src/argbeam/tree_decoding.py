@@ -66,7 +66,7 @@ def parse_stream(run: Run, source: BufferedIOBase, name: str, out: TextIO, *, be
 
     All other columns may be `_`. Another analysis beside the parse (DEPS; PHEAD and PDEPREL in CoNLL-X) becomes `_`.
     """
-    counts, decoder, task = Counts("sentences"), run.decoder(), _parser(run)
+    counts, decoder, task = Counts(unit="sentences"), run.decoder(), _parser(run)
     flavour = Flavour.CONLLX if run.recipe.data.kind == "conllx" else Flavour.CONLLU
     pieces = shared(run.group, chunks(source, name, most=_MOST_LINES))
     for blocks in _blocks(pieces, Path(name), flavour, most=run.recipe.decode.max_words):
