@@ -390,6 +390,21 @@ def test_the_input_is_not_written_over(
     assert done.stderr.startswith(f"argbeam: error: {tmp_path / 'no'}: cannot be read")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_one_line(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("in", "in.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"x y\n") if name.endswith("gz") else b"x y\n")
+        for option in ("--output", "--trace"):
+            done = argbeam("decode", runs["ordering"], "--input", tmp_path / name, option, "/dev/full")
+            assert done.stderr == "argbeam: error: /dev/full: cannot be written: No space left on device\n"
+            assert done.returncode == 2
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "argbeam", "recipes"]
+        told = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert told.stderr == b"argbeam: error: stdout: cannot be written: No space left on device\n"
+    assert told.returncode == 2
+
+
 def test_a_treebank_file_is_parsed(argbeam: Command, runs: dict[str, Path]) -> None:
     row = "# one\n1\tira\t_\tNOUN\t_\t_\t{}\t_\tx=y\n\n"
     done = argbeam("decode", runs["parsing"], "--conll", stdin=row.format("_\t_").encode())

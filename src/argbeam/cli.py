@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from argbeam.errors import ArgbeamError, ConfigError, ToldError
+from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, ToldError
 from argbeam.version import __version__
 
 app = typer.Typer(
@@ -44,6 +44,12 @@ def main() -> None:
         # The reader has left, as `head` does. What is still buffered goes nowhere, or Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        print(f"argbeam: error: {_process()}stdout: cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
 
 
 def _print_version(asked: bool) -> bool:

@@ -15,7 +15,7 @@ from lzma import LZMAError, LZMAFile
 from pathlib import Path
 from typing import Any, TextIO
 
-from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Decoded, item_of
 from argbeam.parallel import Group
 from argbeam.readers.text import open_bytes
@@ -87,8 +87,8 @@ def opened(group: Group, source: str, output: str, trace: str = "") -> Iterator[
         source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
     with ExitStack() as files:
         read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
-        written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
-        traced = files.enter_context(_open_output(trace)) if trace else None
+        written = sys.stdout if output == "-" else files.enter_context(_writing(output))
+        traced = files.enter_context(_writing(trace)) if trace else None
         yield Files(read, name, written, traced)
 
 
@@ -227,6 +227,17 @@ def _open_input(path: str) -> AbstractContextManager[Any]:
         return Path(path).open("rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; a text file is expected") from None
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[TextIO]:
+    try:
+        with _open_output(path) as file:
+            yield file
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise ArgbeamError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _open_output(path: str) -> TextIO:

@@ -1,6 +1,10 @@
 """Errors a user can mend: one line that says where, what was found, and what is accepted. Exit code 2."""
 
+import errno
+
 _LONGEST = 2000  # characters of a message
+# What the system says when a file has no room for what is written to it.
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class ArgbeamError(Exception):
