@@ -41,15 +41,20 @@ def main() -> None:
         print(f"argbeam: error: {_process()}{error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        # The reader has left, as `head` does. What is still buffered goes nowhere, or Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has left, as `head` does.
+        _drop_buffered()
         sys.exit(1)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         print(f"argbeam: error: {_process()}stdout: cannot be written: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_buffered()
         sys.exit(2)
+
+
+def _drop_buffered() -> None:
+    """What stdout still buffers goes nowhere, or Python would complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_version(asked: bool) -> bool:

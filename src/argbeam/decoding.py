@@ -5,20 +5,19 @@ import os
 import select
 import stat
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from gzip import GzipFile
 from io import BufferedIOBase
-from lzma import LZMAError, LZMAFile
+from lzma import LZMAFile
 from pathlib import Path
 from typing import Any, TextIO
 
 from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, DataError
 from argbeam.evaluate import Decoded, item_of
 from argbeam.parallel import Group
-from argbeam.readers.text import open_bytes
+from argbeam.readers.text import open_stream, reading
 from argbeam.run import Run
 from argbeam.settings import MOST_BEAM
 from argbeam.tasks.contract import Item
@@ -175,8 +174,9 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
     rest, number, lines = b"", 0, list[str]()
     while True:
         try:
-            data = source.read1(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16)
-        except (OSError, EOFError, zlib.error, LZMAError):
+            with reading(Path(name)):
+                data = source.read1(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16)
+        except DataError:
             yield lines  # what came before the damage
             raise
         if not data:
@@ -222,7 +222,8 @@ def _regular_file(path: str, standard: TextIO) -> tuple[int, int] | None:
 
 def _open_input(path: str) -> AbstractContextManager[Any]:
     if path.endswith((".gz", ".xz")):
-        return open_bytes(Path(path))
+        with reading(Path(path)):
+            return open_stream(Path(path))
     try:
         return Path(path).open("rb")
     except OSError as error:

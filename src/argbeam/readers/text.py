@@ -113,13 +113,15 @@ def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BufferedIOBase]:
     """Open a plain, `.gz` or `.xz` file; a failure to open or to read it is a DataError."""
-    if "\0" in str(path):
-        raise DataError(f"{str(path)!r}: no such file; a path holds no NUL")
+    with reading(path), open_stream(path) as stream:
+        yield stream
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Any failure in here is one to open or to read the file: a DataError. Nothing else belongs in here."""
     try:
-        with _open(path) as stream:
-            yield stream
-    except BrokenPipeError:
-        raise  # of what is written meanwhile: its reader has left
+        yield
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except IsADirectoryError as error:
@@ -130,7 +132,10 @@ def open_bytes(path: Path) -> Iterator[BufferedIOBase]:
         raise DataError(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from error
 
 
-def _open(path: Path) -> BufferedIOBase:
+def open_stream(path: Path) -> BufferedIOBase:
+    """A plain, `.gz` or `.xz` file, with the system's own errors."""
+    if "\0" in str(path):
+        raise DataError(f"{str(path)!r}: no such file; a path holds no NUL")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".xz":
