@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from own_decoder import train
 from torch import Tensor
 
 from argbeam import Adagrad, Batch, Bso, CrossEntropy, Example, Unconstrained, Vocabulary, beam_search, make_batch
+from argbeam.data.vocabulary import EOS
 from argbeam.losses.contract import Loss
 from argbeam.models import LstmSeq2Seq
-from argbeam.successors import Successors
-from argbeam.vocabulary import EOS
+from argbeam.search.successors import Successors
+from own_decoder import train
 
 NAMES = (
     *("hydrogen", "helium", "lithium", "boron", "carbon", "nitrogen", "oxygen", "neon", "sodium", "silicon", "sulfur"),

@@ -15,11 +15,11 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from own_decoder import exact_match, letters_in_order, train
 from torch import Tensor, nn
 
 from argbeam import Adagrad, Batch, Bso, CrossEntropy, Noise, Permutation, State
 from argbeam.losses.contract import Loss
+from own_decoder import exact_match, letters_in_order, train
 
 
 class Attention(nn.Module):

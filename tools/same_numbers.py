@@ -36,9 +36,7 @@ def numbers_of(recipe: str) -> dict[str, object]:
         sets = [part for key in settings(recipe) for part in ("--set", key)]
         command = [sys.executable, "-m", "argbeam"]
         subprocess.run([*command, "train", f"demo/{recipe}", "--out", run, *sets], check=True, capture_output=True)
-        subprocess.run(
-            [*command, "evaluate", run, "--split", "dev", "--beam", "5"], check=True, capture_output=True
-        )
+        subprocess.run([*command, "evaluate", run, "--split", "dev", "--beam", "5"], check=True, capture_output=True)
         tensors = {}
         for path in sorted([*(run / "model").glob("*.safetensors"), *(run / "checkpoints").glob("*.safetensors")]):
             with safe_open(path, "pt") as file:
@@ -64,7 +62,9 @@ def main() -> None:
         return
     before = json.loads(path.read_text())
     differences = [
-        f"{recipe}: {part} differ" for recipe in RECIPES for part in before[recipe]
+        f"{recipe}: {part} differ"
+        for recipe in RECIPES
+        for part in before[recipe]
         if json.loads(json.dumps(numbers[recipe][part])) != before[recipe][part]
     ]
     if differences:

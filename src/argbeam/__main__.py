@@ -1,5 +1,5 @@
 """`python -m argbeam` is the command `argbeam`."""
 
-from argbeam.cli import main
+from argbeam.cli.app import main
 
 main()

@@ -14,18 +14,19 @@ from typing import Any
 
 import torch
 
-from argbeam.capture import CapturedStepper, EagerStepper, TrainStep
-from argbeam.captured_search import CapturedSearch, Search
-from argbeam.data import Batch, Example, make_batch
-from argbeam.graphs import CudaRecorder, Graphs
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.decoding.captured_search import CapturedSearch, Search
 from argbeam.losses import Bso, CrossEntropy, StepLoss
 from argbeam.models.lstm import LstmSeq2Seq
-from argbeam.optim import Adagrad
-from argbeam.parallel import ALONE, Group
-from argbeam.rules import LastScore, LogprobSum
-from argbeam.successors import Permutation, Unconstrained
-from argbeam.tables import table
-from argbeam.vocabulary import EOS
+from argbeam.reports.table import table
+from argbeam.runtime.graph_cache import CudaRecorder, Graphs
+from argbeam.runtime.group import ALONE, Group
+from argbeam.search.score_rules import LastScore, LogprobSum
+from argbeam.search.successors import Permutation, Unconstrained
+from argbeam.training.captured_step import CapturedStepper
+from argbeam.training.optimizer import Adagrad
+from argbeam.training.step import EagerStepper, TrainStep
 
 _FIRST_WORD = EOS + 1
 

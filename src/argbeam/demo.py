@@ -4,19 +4,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from argbeam.config import load_recipe
-from argbeam.display import note
 from argbeam.errors import ArgbeamError
-from argbeam.folders import is_trained
-from argbeam.report import read_runs, score_tables, write_report
+from argbeam.reports.progress import note
+from argbeam.reports.report import read_runs, score_tables, write_report
+from argbeam.reports.table import table
 from argbeam.reproduce.campaign import find_machine, write_recipe
 from argbeam.reproduce.runner import run_steps
 from argbeam.reproduce.steps import Folders, Step
-from argbeam.scoring import open_run, score_run
+from argbeam.runs.layout import is_trained
+from argbeam.runs.score import open_run, score_run
+from argbeam.runs.session import train_run
 from argbeam.settings import Recipe
-from argbeam.shipped import find_recipe
-from argbeam.tables import table
-from argbeam.training import train_run
+from argbeam.settings.recipe_files import load_recipe
+from argbeam.settings.shipped import find_recipe
 
 BEAMS = (1, 5, 10)
 _PRETRAIN = "pretrain"

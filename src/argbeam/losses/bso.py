@@ -8,17 +8,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.beams import Violations
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay, since_restart
+from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.contract import Model
-from argbeam.policies import Gold, Policy, Restart
-from argbeam.rules import LastScore, ScoreSum, Stop, StopTop
-from argbeam.search import beam_search
-from argbeam.segment_bleu import authors_segment_bleu, segment_bleu
-from argbeam.state import Noise
-from argbeam.successors import Successors
+from argbeam.models.noise import Noise
+from argbeam.search.gold import Gold, Policy, Restart
+from argbeam.search.result import Violations
+from argbeam.search.score_rules import LastScore, ScoreSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopTop
+from argbeam.search.successors import Successors
 
 Cost = Callable[
     [Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]],

@@ -7,10 +7,11 @@ from typing import Protocol
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.models.contract import Model
-from argbeam.rules import ScoreRule, Stop
-from argbeam.state import Noise
+from argbeam.models.noise import Noise
+from argbeam.search.score_rules import ScoreRule
+from argbeam.search.stop_rules import Stop
 
 
 @dataclass(frozen=True)

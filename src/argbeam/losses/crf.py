@@ -6,17 +6,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.beams import Beams, prefix_words
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.losses.bso import Normalise, curriculum_beam, diagnostics, stopping
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay_each
 from argbeam.models.contract import Model
-from argbeam.policies import EarlyUpdate, Gold
-from argbeam.rules import NEVER, ScoreSum, Stop, StopTop
-from argbeam.search import beam_search
-from argbeam.state import Noise, State
-from argbeam.successors import Successors
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+from argbeam.search.gold import EarlyUpdate, Gold
+from argbeam.search.result import Beams, prefix_words
+from argbeam.search.score_rules import NEVER, ScoreSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopTop
+from argbeam.search.successors import Successors
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import score
 from argbeam.models.contract import Model
-from argbeam.rules import LogprobSum, StopBest
-from argbeam.state import Noise
+from argbeam.models.noise import Noise
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.stop_rules import StopBest
 
 
 @dataclass(frozen=True)

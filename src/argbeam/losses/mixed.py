@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.losses.contract import Loss, LossOutput, LossWeights, StepLoss
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Lists, Model, StepsFrom, StepsSome, Unrolls
-from argbeam.rules import ScoreRule, Stop
-from argbeam.state import Noise, Places, State
+from argbeam.models.noise import Noise
+from argbeam.models.state import Places, State
+from argbeam.search.score_rules import ScoreRule
+from argbeam.search.stop_rules import Stop
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,17 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput, LossWeights
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.replay import gold_outputs
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu
 from argbeam.losses.sampling import drawn_words, needed, until_end, with_room, write
 from argbeam.models.contract import Model
-from argbeam.rules import NEVER, LogprobSum, StopBest
-from argbeam.state import Noise
-from argbeam.successors import Successors
+from argbeam.models.noise import Noise
+from argbeam.search.score_rules import NEVER, LogprobSum
+from argbeam.search.stop_rules import StopBest
+from argbeam.search.successors import Successors
 
 
 class Baseline(nn.Module):

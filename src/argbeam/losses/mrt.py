@@ -7,17 +7,19 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import PAD
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import word_logprobs
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu
 from argbeam.losses.sampling import needed, sample, with_room
 from argbeam.models.contract import Model
-from argbeam.rules import NEVER, LogprobSum, StopBest
-from argbeam.search import beam_search
-from argbeam.state import Noise, State
-from argbeam.successors import Successors
-from argbeam.vocabulary import PAD
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+from argbeam.search.score_rules import NEVER, LogprobSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import StopBest
+from argbeam.search.successors import Successors
 
 
 class Candidates(Protocol):

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam.data.vocabulary import BOS
 from argbeam.models.contract import Model, Unrolls
-from argbeam.state import State
-from argbeam.vocabulary import BOS
+from argbeam.models.state import State
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.segment_bleu import sentence_bleu
-from argbeam.vocabulary import EOS
+from argbeam.data.vocabulary import EOS
+from argbeam.metrics.device_bleu import sentence_bleu
 
 Risk = Callable[
     [Int[Tensor, "X T"], Int[Tensor, " X"], Int[Tensor, "X T"], Int[Tensor, " X"]],

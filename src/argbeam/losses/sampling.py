@@ -8,13 +8,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.errors import ArgbeamError
 from argbeam.models.contract import Model
-from argbeam.rules import NEVER
-from argbeam.state import Noise, State
-from argbeam.successors import Choices
-from argbeam.vocabulary import BOS, EOS, PAD
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+from argbeam.search.score_rules import NEVER
+from argbeam.search.successors import Choices
 
 # Places at which numbers are drawn, apart from those of the models: which word, and whether to read it.
 WORD_SITE, READ_SITE = 0x5A0001, 0x5A0002

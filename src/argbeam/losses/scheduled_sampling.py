@@ -5,16 +5,17 @@ from dataclasses import dataclass
 
 import torch
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.cross_entropy import gold_loss
 from argbeam.losses.replay import score
 from argbeam.losses.sampling import READ_SITE, best_words, drawn_words, needed, write
 from argbeam.losses.schedules import Schedule
 from argbeam.models.contract import Model
-from argbeam.rules import LogprobSum, StopBest
-from argbeam.state import Noise
-from argbeam.successors import Successors
+from argbeam.models.noise import Noise
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.stop_rules import StopBest
+from argbeam.search.successors import Successors
 
 # Probabilities are multiples of 1 / this: equal ones share captured steps.
 _LEVELS = 20

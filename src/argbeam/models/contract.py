@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from argbeam.data import Batch
-from argbeam.state import Noise, Places, State
+from argbeam.data.batches import Batch
+from argbeam.models.noise import Noise
+from argbeam.models.state import Places, State
 
 
 class Model(Protocol):

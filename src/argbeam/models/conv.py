@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.models.encoder_decoder import EncoderDecoder
-from argbeam.models.reader import LstmReader
-from argbeam.models.stepwise import StepAttention
-from argbeam.state import Noise, State
+from argbeam.models.lstm_decoder import LstmReader
+from argbeam.models.noise import Noise
+from argbeam.models.recurrence.stepwise import StepAttention
+from argbeam.models.state import State
 
 
 class ConvSeq2Seq(EncoderDecoder):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from argbeam.models.output_layer import word_scores
-from argbeam.state import State
+from argbeam.models.state import State
 
 
 class ReadsWords(Protocol):

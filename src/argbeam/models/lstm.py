@@ -8,15 +8,23 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from argbeam import kernels
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.models.encoder_decoder import EncoderDecoder
-from argbeam.models.layer_pass import lstm_layer, steps_for
-from argbeam.models.lstm_step import ENCODER_SITE, decoder_noise, in_autocast, lstm_gates, lstm_layers, with_noise
+from argbeam.models.noise import Noise
 from argbeam.models.output_layer import ListedWords, WideLinear
-from argbeam.models.recurrence import Attended, Masks, Restarts, Weights, decoder_pass
-from argbeam.models.stepwise import StepAttention, StepEmbedding, StepLinear
-from argbeam.state import Noise, Places, State
+from argbeam.models.recurrence.decoder_pass import Attended, Masks, Restarts, Weights, decoder_pass
+from argbeam.models.recurrence.layer_pass import lstm_layer, steps_for
+from argbeam.models.recurrence.lstm_step import (
+    ENCODER_SITE,
+    decoder_noise,
+    in_autocast,
+    lstm_gates,
+    lstm_layers,
+    with_noise,
+)
+from argbeam.models.recurrence.stepwise import StepAttention, StepEmbedding, StepLinear
+from argbeam.models.state import Places, State
+from argbeam.runtime import triton_guard as kernels
 
 
 class LstmSeq2Seq(EncoderDecoder):

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from argbeam.data import Batch
+from argbeam.data.batches import Batch
 from argbeam.models.contract import Model
+from argbeam.models.noise import Noise
 from argbeam.models.products import linear
-from argbeam.state import Noise, State
+from argbeam.models.state import State
 
 
 def word_scores(

@@ -8,11 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from argbeam.config import difference, in_short, read_recipe_json, recipe_to_toml
-from argbeam.display import note
 from argbeam.errors import ArgbeamError, ConfigError
-from argbeam.folders import is_made_here
-from argbeam.records import write_atomic
+from argbeam.files import write_atomic
+from argbeam.reports.progress import note
+from argbeam.reports.table import table
 from argbeam.reproduce.corpora import GENERATED, Corpus, Found, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, TIMING, Experiment
 from argbeam.reproduce.page import write_page
@@ -22,9 +21,10 @@ from argbeam.reproduce.runner import Machine, only_process, run_steps
 from argbeam.reproduce.scores import read_scores
 from argbeam.reproduce.steps import Folders, Step, remaining_steps
 from argbeam.reproduce.watch import is_trained, watching
+from argbeam.runs.layout import is_made_here
 from argbeam.settings import Recipe
-from argbeam.shipped import shipped_recipes
-from argbeam.tables import table
+from argbeam.settings.recipe_files import difference, in_short, read_recipe_json, recipe_to_toml
+from argbeam.settings.shipped import shipped_recipes
 from argbeam.tasks.iwslt import prepared
 
 # Batch, source, target, vocabulary, layers, hidden: the translation recipe's shape, and one for the generated corpus.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from argbeam.config import inline_toml
-from argbeam.readers.iwslt import iwslt_folder, missing_files
+from argbeam.data.readers.iwslt import iwslt_folder, missing_files
+from argbeam.settings.recipe_files import inline_toml
 
 GENERATED = "generated"
 SPLITS = ("train", "dev", "test")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from argbeam.pages import Plot, Table
-from argbeam.plots import Curve, lines_png
+from argbeam.reports.page import Plot, Table
+from argbeam.reports.plots import Curve, lines_png
 from argbeam.reproduce.results import LengthClass, RowResult, Summary, TableResult, gain_by_length, shown, summary
 
 # Of fewer sentences a score says nothing.

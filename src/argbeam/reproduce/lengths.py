@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from argbeam.metrics import AttachmentCounts, bleu_tokenizer, corpus_bleu
+from argbeam.metrics.attachment import AttachmentCounts
+from argbeam.metrics.bleu import bleu_tokenizer, corpus_bleu
 from argbeam.reproduce.checked import LengthScore
 
 # Sentences of up to 10 words, of 11 to 20, ..., and longer ones.

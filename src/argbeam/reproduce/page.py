@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from argbeam.pages import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
-from argbeam.plots import Curve, bars_png, lines_png
+from argbeam.reports.page import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
+from argbeam.reports.plots import Curve, bars_png, lines_png
 from argbeam.reproduce.checked import TimedStep
 from argbeam.reproduce.corpora import GENERATED
 from argbeam.reproduce.length_page import by_length_plots, by_length_tables

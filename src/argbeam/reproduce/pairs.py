@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from argbeam.errors import DataError
-from argbeam.metrics import (
-    AttachmentCounts,
-    PairedBootstrap,
-    Punctuation,
-    bleu_tokenizer,
-    paired_bootstrap_attachment,
-    paired_bootstrap_bleu,
-)
+from argbeam.metrics.attachment import AttachmentCounts, Punctuation
+from argbeam.metrics.bleu import bleu_tokenizer
+from argbeam.metrics.significance import PairedBootstrap, paired_bootstrap_attachment, paired_bootstrap_bleu
 
 # A test takes about a second; fewer are not worth starting processes for.
 _WORTH_A_POOL = 8

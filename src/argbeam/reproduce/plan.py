@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.config import load_recipe, parse_recipe
+from argbeam.decoding.length_power import POWERS
 from argbeam.errors import ConfigError
-from argbeam.length_power import POWERS
 from argbeam.reproduce.corpora import Corpus
 from argbeam.reproduce.experiments import Experiment, Row
 from argbeam.reproduce.paper import BEAMS
 from argbeam.settings import Recipe
+from argbeam.settings.recipe_files import load_recipe, parse_recipe
 
 PRETRAIN = "pretrain"
 _ALL_STAGES = "*"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from argbeam.errors import DataError
-from argbeam.records import write_atomic
+from argbeam.files import write_atomic
 from argbeam.reproduce.checked import damaged, parsed
 from argbeam.reproduce.plan import Plan, PlannedRow, PlannedTable
 

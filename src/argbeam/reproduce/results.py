@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from argbeam.errors import ArgbeamError, DataError
-from argbeam.records import append_record, read_records
+from argbeam.files import append_record, read_records
 from argbeam.reproduce.checked import RunLine, StageLine, TestLine, Timing, check, parsed
 from argbeam.reproduce.pairs import Pair, paired_file, paired_tests
 from argbeam.reproduce.plan import PlannedTable

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from argbeam.display import note
 from argbeam.errors import ArgbeamError
+from argbeam.reports.progress import note
 from argbeam.reproduce.steps import TO_MEND, Folders, Step
 
 _COMMAND = (sys.executable, "-m", "argbeam.reproduce.worker")

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from argbeam.records import append_record, read_records, write_atomic
+from argbeam.files import append_record, read_records, write_atomic
 from argbeam.reproduce.checked import ScoringLine, check
 from argbeam.reproduce.lengths import scores_by_length
 from argbeam.reproduce.pairs import paired_file
 from argbeam.reproduce.plan import Scoring
-from argbeam.run import Run
-from argbeam.scoring import Scored, open_run, score_run
+from argbeam.runs.load import Run
+from argbeam.runs.score import Scored, open_run, score_run
 from argbeam.tasks import Parsing
 
 _FILE = "scores.jsonl"

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from argbeam import folders as run_folders
-from argbeam.display import duration, note
-from argbeam.records import read_records
+from argbeam.files import read_records
+from argbeam.reports.progress import duration, note
 from argbeam.reproduce.plan import Plan, PlannedRun
 from argbeam.reproduce.steps import Folders
+from argbeam.runs import layout as run_folders
 
 Show = Callable[[Sequence[str], int], None]
 _LOOK_EVERY, _LINE_EVERY = 2.0, 30.0

@@ -42,11 +42,11 @@ def _stop_with_parent() -> None:
 
 def _run(arguments: Sequence[str]) -> int:
     """Train, or go on, and then do what scoring is missing: one process, so that files are read once."""
-    from argbeam.config import load_recipe
-    from argbeam.folders import is_trained
     from argbeam.reproduce.plan import Scoring
     from argbeam.reproduce.scores import score_planned
-    from argbeam.training import train_run
+    from argbeam.runs.layout import is_trained
+    from argbeam.runs.session import train_run
+    from argbeam.settings.recipe_files import load_recipe
 
     path, folder, *keys = arguments
     recipe = load_recipe(path)
@@ -65,8 +65,8 @@ def _time(arguments: Sequence[str]) -> int:
     import torch
 
     from argbeam.bench import Shape, bench
-    from argbeam.devices import choose_device, set_precision
-    from argbeam.records import write_atomic
+    from argbeam.files import write_atomic
+    from argbeam.runtime.device import choose_device, set_precision
 
     path, device, rounds, *sizes = arguments
     chosen = choose_device(device)

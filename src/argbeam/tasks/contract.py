@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from argbeam.data import Example
-from argbeam.readers.conll import Tree
-from argbeam.successors import Successors
-from argbeam.vocabulary import Vocabulary
+from argbeam.data.batches import Example
+from argbeam.data.readers.conll import Tree
+from argbeam.data.vocabulary import Vocabulary
+from argbeam.search.successors import Successors
 
 
 @dataclass(frozen=True)

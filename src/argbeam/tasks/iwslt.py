@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from argbeam.data.readers.iwslt import SOURCE, TARGET, iwslt_folder, read_sets, read_talks
+from argbeam.data.readers.text import TextPair
+from argbeam.data.tokenizers import Moses
 from argbeam.errors import DataError
-from argbeam.readers.iwslt import SOURCE, TARGET, iwslt_folder, read_sets, read_talks
-from argbeam.readers.text import TextPair
-from argbeam.text import Moses
 
 _LONGEST, _RATIO, _DEV_EVERY = 50, 1.5, 23
 # Typographic apostrophes of the test sets become plain ones; those of the training files stay.

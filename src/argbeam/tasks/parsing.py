@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from argbeam.data import Example
+from argbeam.data.batches import Example
+from argbeam.data.readers.conll import Tree
+from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import DataError
-from argbeam.metrics import (
+from argbeam.metrics.attachment import (
     PTB_PUNCTUATION,
     UPOS_PUNCTUATION,
     AttachmentCounts,
@@ -14,9 +16,8 @@ from argbeam.metrics import (
     attachment_counts,
     attachment_signature,
 )
-from argbeam.readers.conll import Tree
+from argbeam.search.successors import ShiftReduce, Successors, Unconstrained
 from argbeam.settings import ParsingTask, Recipe, Text
-from argbeam.successors import ShiftReduce, Successors, Unconstrained
 from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
 from argbeam.tasks.sources import TreeData, stream_trees
 from argbeam.tasks.transitions import (
@@ -30,7 +31,6 @@ from argbeam.tasks.transitions import (
     tree_of_actions,
 )
 from argbeam.tasks.word_ordering import symbol
-from argbeam.vocabulary import Vocabulary
 
 _VOCABULARY_FILE, _ROOT_FILE = "vocabulary.json", "root_label.txt"
 _UNFINISHED_LABEL = "dep"

@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from argbeam.data import Example
+from argbeam.data.batches import Example
+from argbeam.data.readers.text import TextPair
+from argbeam.data.tokenizers import Moses, PieceModel, SentencePiece, Tokenizer, Whitespace
+from argbeam.data.vocabulary import EOS, Vocabulary
 from argbeam.errors import DataError
-from argbeam.metrics import corpus_bleu
-from argbeam.readers.text import TextPair
+from argbeam.metrics.bleu import corpus_bleu
+from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text
-from argbeam.successors import Successors, Unconstrained
 from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
 from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.word_ordering import symbol
-from argbeam.text import Moses, PieceModel, SentencePiece, Tokenizer, Whitespace
-from argbeam.vocabulary import EOS, Vocabulary
 
 _SOURCE_FILE, _TARGET_FILE = "source.vocabulary.json", "target.vocabulary.json"
 _SOURCE_PIECES, _TARGET_PIECES = "source.pieces.model", "target.pieces.model"

@@ -5,13 +5,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from argbeam.data import Example
-from argbeam.metrics import corpus_bleu
+from argbeam.data.batches import Example
+from argbeam.data.vocabulary import Vocabulary, fold_digits
+from argbeam.metrics.bleu import corpus_bleu
+from argbeam.search.successors import Permutation, Successors, Unconstrained
 from argbeam.settings import IwsltData, ParallelData, Recipe, Text, TsvData, WordOrderingTask
-from argbeam.successors import Permutation, Successors, Unconstrained
 from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
 from argbeam.tasks.sources import SentenceData, stream_sentences
-from argbeam.vocabulary import Vocabulary, fold_digits
 
 PAIRED = (ParallelData, TsvData, IwsltData)
 _VOCABULARY_FILE = "vocabulary.json"

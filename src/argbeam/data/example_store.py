@@ -1,0 +1,160 @@
+"""Examples on disk: numbers in one file, where each example lies in another, and a header that says what they are.
+
+STORE/tokens     the words of all examples as 4-byte numbers: source 0, target 0, source 1, target 1, ...
+STORE/lengths    how many words each of those has, 4 bytes each
+STORE/header     JSON: the key the store was made for, counts, SHA-256 of both files, the task's files
+
+Examples are read where they lie, with no more in memory than 12 bytes each. The files are not mapped into memory: pages
+once touched would count as the process's own, and a file cut short would kill it instead of raising an error.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import weakref
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from argbeam.data.batches import Example, Lengths
+from argbeam.errors import DataError
+from argbeam.files import TEMPORARY, write_atomic
+
+FORMAT = 1
+
+_TOKENS, _LENGTHS, _HEADER = "tokens", "lengths", "header"
+_NUMBER = np.dtype("<i4")
+# Numbers that are gathered before they are written.
+_BUFFER = 1 << 17
+
+
+class StoredExamples(Sequence[Example]):
+    """The examples of a store, each read from the disk when it is asked for; `header` is what the store says of itself.
+
+    A store that is not whole is a DataError; one made for another key is none of its business.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.header = _read_header(folder)
+        for name in (_TOKENS, _LENGTHS):
+            _check_file(folder / name, self.header["sha256"][name])
+        sizes_N2 = np.fromfile(folder / _LENGTHS, dtype=_NUMBER).reshape(-1, 2)
+        self.lengths = Lengths(source_N=sizes_N2[:, 0].copy(), target_N=sizes_N2[:, 1].copy())
+        self._start_N = np.cumsum(sizes_N2.sum(1, dtype=np.int64)) - sizes_N2.sum(1, dtype=np.int64)
+        self._tokens = os.open(folder / _TOKENS, os.O_RDONLY | os.O_NOFOLLOW)
+        weakref.finalize(self, os.close, self._tokens)
+
+    def __len__(self) -> int:
+        return len(self.lengths.source_N)
+
+    @overload
+    def __getitem__(self, number: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Example]: ...
+
+    def __getitem__(self, number: int | slice) -> Example | list[Example]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(f"example {number} of {len(self)}")
+        source, target = int(self.lengths.source_N[number]), int(self.lengths.target_N[number])
+        size, start = _NUMBER.itemsize, int(self._start_N[number])
+        words = np.frombuffer(os.pread(self._tokens, size * (source + target), size * start), dtype=_NUMBER).tolist()
+        if len(words) != source + target:
+            raise DataError(f"example {number}: the store of training examples was cut short while it was in use")
+        return Example(tuple(words[:source]), tuple(words[source:]), number)
+
+    @property
+    def assets(self) -> dict[str, bytes]:
+        """The files of the task that made the examples."""
+        return {name: base64.b64decode(data) for name, data in self.header["assets"].items()}
+
+
+def write_store(
+    folder: Path, examples: Iterable[Example], *, about: Mapping[str, Any], assets: Mapping[str, bytes]
+) -> None:
+    """Write examples one by one; the store is there once it is whole. `about` is looked at when all are written."""
+    temporary = folder.with_name(f".{folder.name}{TEMPORARY}")
+    remove_store(temporary)
+    temporary.mkdir(parents=True)
+    tokens, lengths = _Numbers(temporary / _TOKENS), _Numbers(temporary / _LENGTHS)
+    for example in examples:
+        tokens.add(example.source)
+        tokens.add(example.target)
+        lengths.add((len(example.source), len(example.target)))
+    header = {
+        **about,
+        "store": FORMAT,
+        "sha256": {_TOKENS: tokens.close(), _LENGTHS: lengths.close()},
+        "assets": {name: base64.b64encode(data).decode() for name, data in assets.items()},
+    }
+    write_atomic(temporary / _HEADER, json.dumps(header).encode())
+    remove_store(folder)
+    temporary.replace(folder)
+
+
+def remove_store(folder: Path) -> None:
+    """Remove a store, whole or not; a link is removed, not what it leads to."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+class _Numbers:
+    """A file of numbers that is written in large pieces."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._pending = array("i")
+        self._digest = hashlib.sha256()
+
+    def add(self, numbers: Iterable[int]) -> None:
+        self._pending.extend(numbers)
+        if len(self._pending) >= _BUFFER:
+            self._flush()
+
+    def close(self) -> str:
+        """Put all on the disk; the file's digest."""
+        self._flush()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._digest.hexdigest()
+
+    def _flush(self) -> None:
+        data = np.frombuffer(self._pending, dtype=np.intc).astype(_NUMBER).tobytes() if self._pending else b""
+        self._file.write(data)
+        self._digest.update(data)
+        self._pending = array("i")
+
+
+def _read_header(folder: Path) -> dict[str, Any]:
+    path = folder / _HEADER
+    try:
+        header = json.loads(path.read_bytes())
+        whole = header["store"] == FORMAT and set(header["sha256"]) == {_TOKENS, _LENGTHS}
+        whole = whole and all(isinstance(data, str) for data in header["assets"].values())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; a store's header is expected") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise DataError(f"{path}: not the header of a store")
+    return dict(header)
+
+
+def _check_file(path: Path, digest: str) -> None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; a part of a store is expected") from None
+    if found != digest:
+        raise DataError(f"{path}: altered: its SHA-256 is not the one it was written with")

@@ -1,0 +1,238 @@
+"""Puts a plan into words: the first language with its dependency tree, the second as the translation.
+
+First language: adjectives before nouns, the verb after its subject (before it in questions), a verb's
+particle after its object, agreement on determiners, adjectives, relative pronouns and verbs. Second
+language: adjectives and demonstratives after nouns, the verb last in subordinate clauses, case endings,
+postpositions; definite determiners and the subject pronouns of main clauses are dropped, plural and
+topic particles put in.
+"""
+
+from dataclasses import dataclass, field
+
+from argbeam.data.generated.grammar import Clause, Determiner, Gap, NounPhrase, Plan, PrepositionalPhrase
+from argbeam.data.generated.lexicon import (
+    COMPLEMENTISERS,
+    CONJUNCTIONS,
+    DEFINITE,
+    DEMONSTRATIVE,
+    INDEFINITE,
+    OBJECT_PRONOUN,
+    PARTICLES,
+    PREPOSITIONS,
+    PUNCTUATION,
+    RELATIVE,
+    SUBJECT_PRONOUN,
+    Adjective,
+    Adverb,
+    Frame,
+    Senses,
+)
+
+
+@dataclass(slots=True)
+class Tree:
+    """Words and their dependency tree. Positions count from 1; head 0 is the root's."""
+
+    words: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+    def put(self, word: str, tag: str, label: str, head: int = 0) -> int:
+        """Add a word and return its position; a head still to come is filled in by `attach`."""
+        self.words.append(word)
+        self.tags.append(tag)
+        self.heads.append(head)
+        self.labels.append(label)
+        return len(self.words)
+
+    def attach(self, positions: list[int], head: int) -> None:
+        """Make `head` the head of the words at `positions`."""
+        for position in positions:
+            self.heads[position - 1] = head
+
+
+def first_language(plan: Plan) -> Tree:
+    """The sentence and its projective dependency tree."""
+    tree = Tree()
+    root = _clause(tree, plan.clause, "root", [], question=plan.question)
+    if plan.second is not None:
+        conjunction = tree.put(CONJUNCTIONS[plan.conjunction], "CCONJ", "cc")
+        tree.attach([_clause(tree, plan.second, "conj", [conjunction])], root)
+    tree.put(PUNCTUATION[plan.question], "PUNCT", "punct", root)
+    return tree
+
+
+def _clause(tree: Tree, clause: Clause, label: str, before: list[int], *, question: bool = False) -> int:
+    """Add a clause and return its verb's position; `before`: words already put that depend on the verb."""
+    before = list(before)
+    if clause.time is not None and clause.time_first:
+        before.append(tree.put(clause.time.form, "ADV", "advmod"))
+    if clause.subject is not None and not question:
+        before.append(_noun_phrase(tree, clause.subject, "nsubj"))
+    verb = tree.put(clause.verb.forms[clause.agreement], "VERB", label)
+    tree.attach(before, verb)
+    after: list[int] = []
+    if clause.subject is not None and question:
+        after.append(_noun_phrase(tree, clause.subject, "nsubj"))
+    if clause.manner is not None:
+        after.append(tree.put(clause.manner.form, "ADV", "advmod"))
+    if clause.object is not None:
+        after.append(_noun_phrase(tree, clause.object, "obj"))
+    if clause.verb.frame is Frame.PARTICLE:
+        after.append(tree.put(PARTICLES[clause.verb.function], "ADP", "compound"))
+    if clause.oblique is not None:
+        after.append(_prepositional_phrase(tree, clause.oblique, "obl"))
+    if clause.time is not None and not clause.time_first:
+        after.append(tree.put(clause.time.form, "ADV", "advmod"))
+    if clause.complement is not None:
+        mark = tree.put(COMPLEMENTISERS[clause.verb.function], "SCONJ", "mark")
+        after.append(_clause(tree, clause.complement, "ccomp", [mark]))
+    tree.attach(after, verb)
+    return verb
+
+
+def _noun_phrase(tree: Tree, phrase: NounPhrase, label: str, before: list[int] | None = None) -> int:
+    """Add a noun phrase and return its head's position; `before`: words already put that depend on it."""
+    agreement = phrase.agreement
+    if phrase.noun is None:
+        return tree.put((SUBJECT_PRONOUN if label == "nsubj" else OBJECT_PRONOUN)[agreement], "PRON", label)
+    before = list(before or ())
+    plural = agreement % 2
+    if phrase.determiner is Determiner.DEFINITE:
+        before.append(tree.put(DEFINITE[agreement], "DET", "det"))
+    elif phrase.determiner is Determiner.DEMONSTRATIVE:
+        before.append(tree.put(DEMONSTRATIVE[agreement], "DET", "det"))
+    elif not plural:
+        before.append(tree.put(INDEFINITE[agreement // 2], "DET", "det"))
+    before += [tree.put(adjective.forms[agreement], "ADJ", "amod") for adjective in phrase.adjectives]
+    head = tree.put(phrase.noun.forms[plural], "NOUN", label)
+    tree.attach(before, head)
+    if phrase.modifier is not None:
+        tree.attach([_prepositional_phrase(tree, phrase.modifier, "nmod")], head)
+    if phrase.relative is not None:
+        role = "nsubj" if phrase.relative.gap is Gap.SUBJECT else "obj"
+        pronoun = tree.put(RELATIVE[agreement], "PRON", role)
+        tree.attach([_clause(tree, phrase.relative, "acl", [pronoun])], head)
+    if phrase.second is not None:
+        conjunction = tree.put(CONJUNCTIONS[phrase.conjunction], "CCONJ", "cc")
+        tree.attach([_noun_phrase(tree, phrase.second, "conj", [conjunction])], head)
+    return head
+
+
+def _prepositional_phrase(tree: Tree, phrase: PrepositionalPhrase, label: str) -> int:
+    case = tree.put(PREPOSITIONS[phrase.preposition], "ADP", "case")
+    return _noun_phrase(tree, phrase.phrase, label, [case])
+
+
+# Endings and closed words of the second language.
+_SUBJECT, _OBJECT, _OBLIQUE = "", "um", "is"
+_POSTPOSITIONS = (
+    "",
+    "usk",
+    "ond",
+    "",
+    "ilt",
+    "arn",
+    "",
+    "eks",
+)  # by preposition; the empty ones leave it to the ending
+_PARTICLES = ("of", "ap", "ind")
+_COMPLEMENTISERS = ("ash", "osh")
+_CONJUNCTIONS = ("an", "ul")
+_INDEFINITE, _DEMONSTRATIVE, _PLURAL, _TOPIC = "ej", "uj", "em", "av"
+_RELATIVE_SUBJECT, _RELATIVE_OBJECT, _QUESTION, _PRONOUN = "ek", "ekum", "ik", "ol"
+
+
+def second_language(plan: Plan) -> list[str]:
+    """The translation."""
+    out: list[str] = []
+    _translate_clause(out, plan.clause, main=True)
+    if plan.second is not None:
+        out.append(_CONJUNCTIONS[plan.conjunction])
+        _translate_clause(out, plan.second, main=True)
+    if plan.question:
+        out.append(_QUESTION)
+    out.append(PUNCTUATION[plan.question])
+    return out
+
+
+def _translate_clause(out: list[str], clause: Clause, *, main: bool) -> None:
+    """Main: subject verb object oblique particle. Subordinate: subject object oblique particle verb."""
+    if clause.time is not None and clause.time_first:
+        out += _adverb(clause.time, synonym=clause.synonym)
+    # The language drops subject pronouns where the verb stands second.
+    if clause.subject is not None and not (main and clause.subject.noun is None):
+        _translate_noun_phrase(out, clause.subject, _SUBJECT)
+    if main:
+        out += _verb(clause)
+    if clause.manner is not None:
+        out += _adverb(clause.manner, synonym=clause.synonym)
+    if clause.object is not None:
+        _translate_noun_phrase(out, clause.object, _OBJECT)
+    if clause.oblique is not None:
+        _translate_prepositional_phrase(out, clause.oblique)
+    if clause.time is not None and not clause.time_first:
+        out += _adverb(clause.time, synonym=clause.synonym)
+    if clause.verb.frame is Frame.PARTICLE:
+        out.append(_PARTICLES[clause.verb.function])
+    if not main:
+        out += _verb(clause)
+    if clause.complement is not None:
+        out.append(_COMPLEMENTISERS[clause.verb.function])
+        _translate_clause(out, clause.complement, main=False)
+
+
+def _translate_noun_phrase(out: list[str], phrase: NounPhrase, case: str) -> None:
+    plural = phrase.agreement % 2
+    if phrase.noun is None:
+        out += [_PLURAL, _PRONOUN + case] if plural else [_PRONOUN + case]
+        return
+    if plural:
+        out.append(_PLURAL)
+    elif phrase.determiner is Determiner.INDEFINITE:
+        out.append(_INDEFINITE)
+    *first, last = _sense(phrase.noun.senses, other=case == _OBJECT)
+    out += [*first, last + case]
+    for adjective in phrase.adjectives:
+        out += _adjective(adjective, phrase.noun.group)
+    if phrase.determiner is Determiner.DEMONSTRATIVE:
+        out.append(_DEMONSTRATIVE)
+    if phrase.modifier is not None:
+        _translate_prepositional_phrase(out, phrase.modifier)
+    if phrase.relative is not None:
+        out.append(_RELATIVE_SUBJECT if phrase.relative.gap is Gap.SUBJECT else _RELATIVE_OBJECT)
+        _translate_clause(out, phrase.relative, main=False)
+    if phrase.second is not None:
+        out.append(_CONJUNCTIONS[phrase.conjunction])
+        _translate_noun_phrase(out, phrase.second, case)
+    # A topic particle closes a known subject that is longer than its noun.
+    heavy = phrase.adjectives or phrase.modifier or phrase.relative
+    if case == _SUBJECT and heavy and phrase.determiner is Determiner.DEFINITE:
+        out.append(_TOPIC)
+
+
+def _translate_prepositional_phrase(out: list[str], phrase: PrepositionalPhrase) -> None:
+    _translate_noun_phrase(out, phrase.phrase, _OBLIQUE)
+    if _POSTPOSITIONS[phrase.preposition]:
+        out.append(_POSTPOSITIONS[phrase.preposition])
+
+
+def _verb(clause: Clause) -> list[str]:
+    """The verb, with an ending for plural subjects; its sense depends on the noun it selects."""
+    phrase = clause.object or clause.subject
+    noun = phrase.noun if phrase is not None else None
+    *first, last = _sense(clause.verb.senses, other=noun is not None and noun.group != clause.verb.group)
+    return [*first, last + "en" if clause.agreement % 2 else last]
+
+
+def _adjective(adjective: Adjective, group: int) -> tuple[str, ...]:
+    return _sense(adjective.senses, other=group != adjective.group)
+
+
+def _adverb(adverb: Adverb, *, synonym: bool) -> tuple[str, ...]:
+    return _sense(adverb.senses, other=synonym)
+
+
+def _sense(senses: Senses, *, other: bool) -> tuple[str, ...]:
+    return senses[-1] if other else senses[0]

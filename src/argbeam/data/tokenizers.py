@@ -1,0 +1,143 @@
+"""From a line of text to tokens and back."""
+
+import io
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Protocol, final
+
+from argbeam.data.vocabulary import SPECIALS
+from argbeam.errors import ConfigError, DataError
+
+
+class Tokenizer(Protocol):
+    """What a task needs to turn text into tokens, and output into text."""
+
+    def tokenize(self, line: str) -> list[str]:
+        """The tokens of a line; none of them is empty or holds white space."""
+        ...
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """The line that the tokens stand for."""
+        ...
+
+
+def plain_spaces(line: str) -> str:
+    r"""One ordinary space between words, and no character that is only a hint to a typesetter.
+
+    U+00A0 and U+202F (no-break spaces), like every white space, become a space; U+00AD (soft hyphen), U+200B
+    (zero-width space) and U+FEFF (byte order mark) are dropped, since Moses would break words at them.
+    """
+    return " ".join(line.translate(_INVISIBLE).split())
+
+
+_INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0xFEFF))
+
+
+@final
+class Whitespace:
+    """Tokens stand between white space (`str.split()`, so U+00A0 separates too): for tokenised text."""
+
+    def __init__(self, *, lower: bool = False) -> None:
+        self.lower = lower
+
+    def tokenize(self, line: str) -> list[str]:
+        """Split at white space."""
+        return (line.lower() if self.lower else line).split()
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """Join with spaces."""
+        return " ".join(tokens)
+
+
+@final
+class Moses:
+    """The Moses tokenizer (sacremoses) for one language, after `plain_spaces`; nothing is escaped as XML."""
+
+    def __init__(self, language: str, *, lower: bool = False) -> None:
+        from sacremoses import MosesDetokenizer, MosesTokenizer
+        from sacremoses.corpus import NonbreakingPrefixes
+
+        # sacremoses takes any string and treats what it does not know as English.
+        known = sorted(set(NonbreakingPrefixes().available_langs.values()))
+        if language not in known:
+            raise ConfigError(f"Moses tokenizer: language {language!r}; accepted: {', '.join(known)}")
+        self.language = language
+        self.lower = lower
+        self._tokenizer = MosesTokenizer(language)
+        self._detokenizer = MosesDetokenizer(language)
+
+    def tokenize(self, line: str) -> list[str]:
+        """Split off punctuation and clitics."""
+        tokens: list[str] = self._tokenizer.tokenize(plain_spaces(line), escape=False)
+        # Afterwards: Moses knows abbreviations ("Mr.") by their capitals.
+        return [token.lower() for token in tokens] if self.lower else tokens
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """Join punctuation to its word again; `tokenize` is not always undone exactly."""
+        return str(self._detokenizer.detokenize(list(tokens), unescape=False))
+
+
+class PieceModel(Enum):
+    """How SentencePiece chooses its pieces."""
+
+    UNIGRAM = "unigram"
+    BPE = "bpe"
+
+
+@final
+class SentencePiece:
+    """Pieces of words learnt from text. `model` is the whole model as bytes, for a file of its own.
+
+    `detokenize(tokenize(line)) == plain_spaces(line)`, lower-cased with `lower`, if the line has no U+2581,
+    which marks a space in pieces.
+    """
+
+    def __init__(self, model: bytes, *, lower: bool = False) -> None:
+        from sentencepiece import SentencePieceProcessor
+
+        self.model = model
+        self.lower = lower
+        self._processor = SentencePieceProcessor()
+        try:
+            self._processor.load_from_serialized_proto(model)
+        except RuntimeError as error:
+            raise DataError(f"not a SentencePiece model ({len(model)} bytes); its model file is expected") from error
+        self.size = int(self._processor.get_piece_size())
+
+    @classmethod
+    def train(cls, lines: Iterable[str], *, size: int, pieces: PieceModel, lower: bool = False) -> "SentencePiece":
+        """Learn `size` pieces, three of them SentencePiece's own. The same lines give the same bytes."""
+        from sentencepiece import SentencePieceTrainer
+
+        if not 1 <= size < 1 << 31:
+            raise ConfigError(f"SentencePiece cannot learn {size} pieces; 1 to {(1 << 31) - 1} are accepted")
+        plain = (plain_spaces(line.lower() if lower else line) for line in lines)
+        model = io.BytesIO()
+        try:
+            SentencePieceTrainer.train(
+                sentence_iterator=plain,
+                model_writer=model,
+                vocab_size=size,
+                model_type=pieces.value,
+                character_coverage=1.0,
+                normalization_rule_name="identity",  # output is compared with references as they were written
+                max_sentence_length=1 << 24,  # longer lines would be left out without a word
+                num_threads=1,  # sums over threads depend on their number
+                unk_surface="<unk>",
+                minloglevel=3,  # what goes wrong is raised as well
+            )
+        except RuntimeError as error:
+            reason = str(error).rpartition("]")[2].strip() or "no text to learn from"
+            raise ConfigError(f"SentencePiece cannot learn {size} pieces: {reason}") from error
+        return cls(model.getvalue(), lower=lower)
+
+    def tokenize(self, line: str) -> list[str]:
+        """The best pieces; a run of characters never seen in training is one piece."""
+        line = plain_spaces(line)
+        pieces: list[str] = self._processor.encode(line.lower() if self.lower else line, out_type=str)
+        # Such a run can spell `</s>`, which SentencePiece would drop when it joins pieces: cut it up.
+        return [part for piece in pieces for part in (piece if piece in SPECIALS else [piece])]
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """Join pieces; U+2581 starts a word."""
+        return str(self._processor.decode_pieces(list(tokens)))

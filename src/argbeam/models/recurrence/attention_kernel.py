@@ -1,0 +1,237 @@
+"""Attention and the output vector, one launch each and each way.
+
+The rows of a sentence share its memory: a program of the attention kernels reads it once for all of them.
+"""
+
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from argbeam.models.recurrence.lstm_kernel import carried as carried_back
+from argbeam.models.recurrence.lstm_kernel import tanh
+from argbeam.models.recurrence.parts import Combined
+from argbeam.runtime.triton_guard import power_of_two, products
+
+# What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
+_ROWS, _WORDS, _UNITS = 64, 256, 64
+
+
+def fits(rows: int, words: int, device: torch.device) -> bool:
+    """Whether the attention kernels hold a sentence of this size on this device."""
+    # Loads are staged: shared memory holds three blocks of the rows' units and of the words' at once.
+    staged = 3 * 4 * _UNITS * (power_of_two(rows, 16) + power_of_two(words, 16))
+    return rows <= _ROWS and words <= _WORDS and staged <= shared_memory(device)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program can have; without a GPU there is no limit."""
+    if device.type != "cuda":
+        return sys.maxsize
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
+
+
+def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(query keys') memory, padding left out: the contexts (N, H) and the weights (N, S)."""
+    count, hidden = query_NH.shape
+    sentences, words = padding_BS.shape
+    rows = count // sentences
+    assert all(x.is_contiguous() for x in (query_NH, keys_BSH, memory_BSH, padding_BS))
+    context_NH, weight_NS = torch.empty_like(query_NH), query_NH.new_empty(count, words)
+    _attention[(sentences,)](
+        query_NH, keys_BSH, memory_BSH, padding_BS.view(torch.uint8), context_NH, weight_NS, rows, words,
+        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=_UNITS, PRECISION=products(),
+        num_warps=4,
+    )  # fmt: skip
+    return context_NH, weight_NS
+
+
+@triton.jit
+def _attention(
+    query, keys, memory, padding, context_out, weight_out, rows, words,
+    H: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    r, s = tl.arange(0, ROWS), tl.arange(0, WORDS)
+    n = b * rows + r
+    match = tl.zeros((ROWS, WORDS), tl.float32)
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        q = tl.load(query + n[:, None] * H + k[None, :], mask=(r < rows)[:, None] & (k < H)[None, :], other=0.0)
+        at = keys + (b * words + s)[None, :] * H + k[:, None]
+        match = tl.dot(
+            q, tl.load(at, mask=(s < words)[None, :] & (k < H)[:, None], other=0.0), match, input_precision=PRECISION
+        )
+    absent = tl.load(padding + b * words + s, mask=s < words, other=1) != 0
+    match = tl.where(absent[None, :], -float("inf"), match)
+    weight = tl.exp(match - tl.max(match, 1)[:, None])
+    weight = weight / tl.sum(weight, 1)[:, None]
+    tl.store(weight_out + n[:, None] * words + s[None, :], weight, mask=(r < rows)[:, None] & (s < words)[None, :])
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        at = memory + (b * words + s)[:, None] * H + k[None, :]
+        values = tl.load(at, mask=(s < words)[:, None] & (k < H)[None, :], other=0.0)
+        context = tl.dot(weight, values, input_precision=PRECISION)
+        tl.store(context_out + n[:, None] * H + k[None, :], context, mask=(r < rows)[:, None] & (k < H)[None, :])
+
+
+def attention_backward(
+    grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
+) -> Tensor:
+    """`grad_NX` holds what reached the context and what reached the query beside it, side by side (N, 2H).
+
+    Returns all that reaches the query; what reaches the matches goes into `match_out_NS`.
+    """
+    count, hidden = grad_NX.shape[0], grad_NX.shape[1] // 2
+    sentences, words = memory_BSH.shape[:2]
+    assert all(x.is_contiguous() for x in (grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS))
+    query_NH = grad_NX.new_empty(count, hidden)
+    rows = count // sentences
+    _attention_backward[(sentences,)](
+        grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS, query_NH, rows, words,
+        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=_UNITS, PRECISION=products(),
+        num_warps=4,
+    )  # fmt: skip
+    return query_NH
+
+
+@triton.jit
+def _attention_backward(
+    grad, keys, memory, weight, match_out, query_out, rows, words,
+    H: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    r, s = tl.arange(0, ROWS), tl.arange(0, WORDS)
+    n = b * rows + r
+    both = (r < rows)[:, None] & (s < words)[None, :]
+    d_weight = tl.zeros((ROWS, WORDS), tl.float32)
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        d_context = tl.load(
+            grad + n[:, None] * (2 * H) + k[None, :], mask=(r < rows)[:, None] & (k < H)[None, :], other=0.0
+        )
+        at = memory + (b * words + s)[None, :] * H + k[:, None]
+        values = tl.load(at, mask=(s < words)[None, :] & (k < H)[:, None], other=0.0)
+        d_weight = tl.dot(d_context, values, d_weight, input_precision=PRECISION)
+    share = tl.load(weight + n[:, None] * words + s[None, :], mask=both, other=0.0)
+    d_match = share * (d_weight - tl.sum(share * d_weight, 1)[:, None])
+    tl.store(match_out + n[:, None] * words + s[None, :], d_match, mask=both)
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        inside = (r < rows)[:, None] & (k < H)[None, :]
+        d_query = tl.load(grad + n[:, None] * (2 * H) + H + k[None, :], mask=inside, other=0.0)
+        at = keys + (b * words + s)[:, None] * H + k[None, :]
+        values = tl.load(at, mask=(s < words)[:, None] & (k < H)[None, :], other=0.0)
+        d_query = tl.dot(d_match, values, d_query, input_precision=PRECISION)
+        tl.store(query_out + n[:, None] * H + k[None, :], d_query, mask=inside)
+
+
+def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
+    """tanh([context, h] W'), with the sentence's noise on it."""
+    count, hidden = h_NH.shape
+    plain_NH = torch.empty_like(h_NH)
+    output_NH = plain_NH if noise_BH is None else torch.empty_like(h_NH)
+    assert context_NH.is_contiguous() and h_NH.is_contiguous()
+    rows, columns = (16, 16) if count <= 128 else (32, 32)
+    noise: Any = h_NH if noise_BH is None else noise_BH
+    _combine[(-(-count // rows), -(-hidden // columns))](
+        context_NH, h_NH, weight_HX, weight_HX.stride(0), noise, noise.stride(0),
+        count if noise_BH is None else count // noise_BH.shape[0], plain_NH, output_NH, count,
+        H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64, PRECISION=products(),
+        num_warps=4,
+    )  # fmt: skip
+    return Combined(plain_NH, output_NH)
+
+
+@triton.jit
+def _combine(
+    context, h, w, w_m, noise, noise_b, noise_rows, plain_out, output_out, count,
+    H: tl.constexpr, NOISE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = n < count
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        inside = row[:, None] & (k < H)[None, :]
+        real = (k < H)[:, None] & (m < H)[None, :]
+        at = w + m[None, :] * w_m + k[:, None]
+        x = tl.load(context + n[:, None] * H + k[None, :], mask=inside, other=0.0)
+        total = tl.dot(x, tl.load(at, mask=real, other=0.0), total, input_precision=PRECISION)
+        x = tl.load(h + n[:, None] * H + k[None, :], mask=inside, other=0.0)
+        total = tl.dot(x, tl.load(at + H, mask=real, other=0.0), total, input_precision=PRECISION)
+    here = row[:, None] & (m < H)[None, :]
+    value = tanh(total)
+    tl.store(plain_out + n[:, None] * H + m[None, :], value, mask=here)
+    if NOISE:
+        value *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + m[None, :], mask=here, other=0.0)
+        tl.store(output_out + n[:, None] * H + m[None, :], value, mask=here)
+
+
+def combine_backward(
+    grad_NH: Tensor,
+    carried_NH: Tensor,
+    merged_B: Tensor | None,
+    plain_NH: Tensor,
+    noise_BH: Tensor | None,
+    weight_HX: Tensor,
+    total_out_NH: Tensor,
+) -> Tensor:
+    """What reaches the context and h, side by side (N, 2H); what reaches the sum under the tanh in `total_out_NH`.
+
+    `grad_NH` comes from the scores, `carried_NH` from the step after, which was fed the output vector (see
+    `cell_backward` for `merged_B`).
+    """
+    count, hidden = plain_NH.shape
+    out_NX = plain_NH.new_empty(count, 2 * hidden)
+    # Blocks of 32 rows take 104 KB of shared memory, more than some devices have.
+    rows, columns = 32 if count > 256 and shared_memory(plain_NH.device) >= 2**17 else 16, 32
+    noise: Any = plain_NH if noise_BH is None else noise_BH
+    if merged_B is None:
+        # The kernel that looks for pairs is the faster one even where there are none: its loads are not staged.
+        merged_B = torch.zeros(count, dtype=torch.bool, device=plain_NH.device)
+    assert all(x.is_contiguous() for x in (grad_NH, merged_B, plain_NH, total_out_NH))
+    _combine_backward[(-(-count // rows), -(-2 * hidden // columns))](
+        grad_NH, carried_NH, carried_NH.stride(0), merged_B.view(torch.uint8),
+        plain_NH, noise, noise.stride(0), count if noise_BH is None else count // noise_BH.shape[0],
+        weight_HX, weight_HX.stride(0), total_out_NH, out_NX, count,
+        H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64, PRECISION=products(),
+        num_warps=4,
+    )  # fmt: skip
+    return out_NX
+
+
+@triton.jit
+def _combine_backward(
+    grad, carried, carried_n, merged, plain, noise, noise_b, noise_rows, w, w_m, total_out, out, count,
+    H: tl.constexpr, NOISE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = n < count
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        inside = row[:, None] & (k < H)[None, :]
+        at = n[:, None] * H + k[None, :]
+        d = tl.load(grad + at, mask=inside, other=0.0) + carried_back(
+            carried, carried_n, merged, n, k, row, inside, True
+        )
+        if NOISE:
+            d *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + k[None, :], mask=inside, other=0.0)
+        value = tl.load(plain + at, mask=inside, other=0.0)
+        d *= 1.0 - value * value
+        if tl.program_id(1) == 0:
+            tl.store(total_out + at, d, mask=inside)
+        weight = tl.load(w + k[:, None] * w_m + m[None, :], mask=(k < H)[:, None] & (m < 2 * H)[None, :], other=0.0)
+        total = tl.dot(d, weight, total, input_precision=PRECISION)
+    tl.store(out + n[:, None] * (2 * H) + m[None, :], total, mask=row[:, None] & (m < 2 * H)[None, :])

@@ -1,0 +1,220 @@
+"""An LSTM cell with its products, one launch each way.
+
+Forward: gates = base + embedding[token] We' + fed Wf' + h Wr', then the cell. Backward: what reaches the gates, and
+from there the fed input and the state before. Rows may be read from other places than their own (`rows`): a beam search
+moves hypotheses about, and a replay restarts a rival from gold.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from argbeam.models.recurrence.parts import CellGrad, CellOut
+from argbeam.runtime.triton_guard import products
+
+
+def cell(
+    *,
+    base_NG: Tensor,
+    h_NH: Tensor,
+    c_NH: Tensor,
+    recurrent_GH: Tensor,
+    fed_NA: Tensor | None = None,
+    fed_GA: Tensor | None = None,
+    fed_noise_BA: Tensor | None = None,
+    fed_moves: bool = True,
+    tokens_N: Tensor | None = None,
+    table_VE: Tensor | None = None,
+    embedding_GE: Tensor | None = None,
+    rows_N: Tensor | None = None,
+) -> CellOut:
+    """`base_NG` may be a bias of one row. What is fed comes from the row's source as h and c do, if it `fed_moves`."""
+    count = rows_N.shape[0] if rows_N is not None else h_NH.shape[0]
+    hidden = recurrent_GH.shape[1]
+    assert all(x is None or x.is_contiguous() for x in (tokens_N, table_VE, rows_N)) and base_NG.stride(-1) == 1
+    out = CellOut(*(h_NH.new_empty(count, n * hidden) for n in (1, 1, 4)))
+    rows = 16 if count <= 128 else 32 if count <= 256 else 64
+    nothing = h_NH
+    fed: Any = nothing if fed_NA is None else fed_NA
+    fed_weight: Any = nothing if fed_GA is None else fed_GA
+    noise: Any = nothing if fed_noise_BA is None else fed_noise_BA
+    tokens: Any = nothing if tokens_N is None else tokens_N
+    table: Any = nothing if table_VE is None else table_VE
+    embedding: Any = nothing if embedding_GE is None else embedding_GE
+    _cell[(-(-count // rows), -(-hidden // 16))](
+        base_NG, base_NG.stride(0) if base_NG.dim() == 2 and base_NG.shape[0] > 1 else 0,
+        tokens, table, embedding, embedding.stride(0),
+        fed, fed.stride(0), fed_weight, fed_weight.stride(0), noise, noise.stride(0),
+        count if fed_noise_BA is None else count // fed_noise_BA.shape[0],
+        nothing if rows_N is None else rows_N, h_NH, h_NH.stride(0), c_NH, c_NH.stride(0),
+        recurrent_GH, recurrent_GH.stride(0), out.h_NH, out.c_NH, out.gates_NG, count,
+        H=hidden, E=0 if tokens_N is None else table.shape[1], A=0 if fed_NA is None else fed_NA.shape[1],
+        NOISE=fed_noise_BA is not None, MOVES=fed_moves, ROWS=rows_N is not None,
+        BLOCK_N=rows, BLOCK_H=16, BLOCK_K=64, PRECISION=products(), num_warps=2 if rows == 16 else 4,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _cell(
+    base, base_n, tokens, table, embedding_w, embedding_g, fed, fed_n, fed_w, fed_g, noise, noise_b, noise_rows,
+    source, h, h_n, c, c_n, recurrent_w, recurrent_g, h_out, c_out, gates_out, count,
+    H: tl.constexpr, E: tl.constexpr, A: tl.constexpr, NOISE: tl.constexpr, MOVES: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    u = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    row = n < count
+    here = row[:, None] & (u < H)[None, :]
+    came = n.to(tl.int64)
+    if ROWS:
+        came = tl.load(source + n, mask=row, other=0)
+    start = base + n[:, None] * base_n + u[None, :]
+    i_gate = tl.load(start, mask=here, other=0.0)
+    f_gate = tl.load(start + H, mask=here, other=0.0)
+    g_gate = tl.load(start + 2 * H, mask=here, other=0.0)
+    o_gate = tl.load(start + 3 * H, mask=here, other=0.0)
+    if E > 0:
+        word = tl.load(tokens + n, mask=row, other=0)
+        for k0 in range(0, E, BLOCK_K):
+            k = k0 + tl.arange(0, BLOCK_K)
+            x = tl.load(table + word[:, None] * E + k[None, :], mask=row[:, None] & (k < E)[None, :], other=0.0)
+            i_gate, f_gate, g_gate, o_gate = _products(
+                x, embedding_w, embedding_g, k, u, i_gate, f_gate, g_gate, o_gate, E, H, PRECISION
+            )
+    if A > 0:
+        for k0 in range(0, A, BLOCK_K):
+            k = k0 + tl.arange(0, BLOCK_K)
+            inside = row[:, None] & (k < A)[None, :]
+            read = came if MOVES else n.to(tl.int64)
+            x = tl.load(fed + read[:, None] * fed_n + k[None, :], mask=inside, other=0.0)
+            if NOISE:
+                x *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + k[None, :], mask=inside, other=0.0)
+            i_gate, f_gate, g_gate, o_gate = _products(
+                x, fed_w, fed_g, k, u, i_gate, f_gate, g_gate, o_gate, A, H, PRECISION
+            )
+    for k0 in range(0, H, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        x = tl.load(h + came[:, None] * h_n + k[None, :], mask=row[:, None] & (k < H)[None, :], other=0.0)
+        i_gate, f_gate, g_gate, o_gate = _products(
+            x, recurrent_w, recurrent_g, k, u, i_gate, f_gate, g_gate, o_gate, H, H, PRECISION
+        )
+    i_gate, f_gate, o_gate = tl.sigmoid(i_gate), tl.sigmoid(f_gate), tl.sigmoid(o_gate)
+    g_gate = tanh(g_gate)
+    before = tl.load(c + came[:, None] * c_n + u[None, :], mask=here, other=0.0)
+    after = f_gate * before + i_gate * g_gate
+    at = n[:, None] * H + u[None, :]
+    tl.store(c_out + at, after, mask=here)
+    tl.store(h_out + at, o_gate * tanh(after), mask=here)
+    at = n[:, None] * (4 * H) + u[None, :]
+    tl.store(gates_out + at, i_gate, mask=here)
+    tl.store(gates_out + at + H, f_gate, mask=here)
+    tl.store(gates_out + at + 2 * H, g_gate, mask=here)
+    tl.store(gates_out + at + 3 * H, o_gate, mask=here)
+
+
+@triton.jit
+def _products(
+    x, w, w_g, k, u, i_gate, f_gate, g_gate, o_gate, K: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Add x times a block of each gate's weights."""
+    inside = (k < K)[:, None] & (u < H)[None, :]
+    at = w + u[None, :] * w_g + k[:, None]
+    i_gate = tl.dot(x, tl.load(at, mask=inside, other=0.0), i_gate, input_precision=PRECISION)
+    f_gate = tl.dot(x, tl.load(at + H * w_g, mask=inside, other=0.0), f_gate, input_precision=PRECISION)
+    g_gate = tl.dot(x, tl.load(at + 2 * H * w_g, mask=inside, other=0.0), g_gate, input_precision=PRECISION)
+    o_gate = tl.dot(x, tl.load(at + 3 * H * w_g, mask=inside, other=0.0), o_gate, input_precision=PRECISION)
+    return i_gate, f_gate, g_gate, o_gate
+
+
+@triton.jit
+def tanh(x):
+    # From the sigmoid, and exact at the ends: exp overflows on one side only, where the quotient is 0.
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+def cell_backward(
+    *,
+    grad_h_NH: Tensor,
+    grad_h_noise_BH: Tensor | None,
+    carried_h_NH: Tensor,
+    carried_c_NH: Tensor,
+    grad_c_NH: Tensor | None,
+    merged_B: Tensor | None,
+    gates_NG: Tensor,
+    c_NH: Tensor,
+    before_NH: Tensor,
+    rows_N: Tensor | None,
+    weight_GX: Tensor,
+    gates_out_NG: Tensor,
+) -> CellGrad:
+    """As in `plain_steps`. The product is torch's own: fused, every block of its columns would do the gates again."""
+    count, hidden = c_NH.shape
+    assert all(x is None or x.is_contiguous() for x in (grad_c_NH, merged_B, gates_NG, c_NH, rows_N, gates_out_NG))
+    grad_c = torch.empty_like(c_NH)
+    nothing = c_NH
+    noise: Any = nothing if grad_h_noise_BH is None else grad_h_noise_BH
+    _gates_backward[(-(-count // 4), -(-hidden // 128))](
+        grad_h_NH, grad_h_NH.stride(0), noise, noise.stride(0),
+        count if grad_h_noise_BH is None else count // grad_h_noise_BH.shape[0],
+        carried_h_NH, carried_h_NH.stride(0), carried_c_NH, carried_c_NH.stride(0),
+        nothing if grad_c_NH is None else grad_c_NH, nothing if merged_B is None else merged_B.view(torch.uint8),
+        gates_NG, c_NH, before_NH, before_NH.stride(0), nothing if rows_N is None else rows_N,
+        gates_out_NG, grad_c, count,
+        H=hidden, NOISE=grad_h_noise_BH is not None, GRAD_C=grad_c_NH is not None, MERGE=merged_B is not None,
+        ROWS=rows_N is not None, BLOCK_N=4, BLOCK_H=128, num_warps=4,
+    )  # fmt: skip
+    return CellGrad(grad_c, gates_out_NG @ weight_GX)
+
+
+@triton.jit
+def _gates_backward(
+    grad_h, grad_h_n, noise, noise_b, noise_rows, carried_h, carried_h_n, carried_c, carried_c_n, grad_c, merged,
+    gates, c, before, before_n, source, gates_out, c_out, count,
+    H: tl.constexpr, NOISE: tl.constexpr, GRAD_C: tl.constexpr, MERGE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    u = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    row = n < count
+    inside = row[:, None] & (u < H)[None, :]
+    came = n.to(tl.int64)
+    if ROWS:
+        came = tl.load(source + n, mask=row, other=0)
+    at = n[:, None] * H + u[None, :]
+    d_h = tl.load(grad_h + n[:, None] * grad_h_n + u[None, :], mask=inside, other=0.0)
+    if NOISE:
+        d_h *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + u[None, :], mask=inside, other=0.0)
+    d_h += carried(carried_h, carried_h_n, merged, n, u, row, inside, MERGE)
+    d_c = carried(carried_c, carried_c_n, merged, n, u, row, inside, MERGE)
+    if GRAD_C:
+        d_c += tl.load(grad_c + at, mask=inside, other=0.0)
+    gate = gates + n[:, None] * (4 * H) + u[None, :]
+    i_gate = tl.load(gate, mask=inside, other=0.0)
+    f_gate = tl.load(gate + H, mask=inside, other=0.0)
+    g_gate = tl.load(gate + 2 * H, mask=inside, other=0.0)
+    o_gate = tl.load(gate + 3 * H, mask=inside, other=0.0)
+    bent = tanh(tl.load(c + at, mask=inside, other=0.0))
+    was = tl.load(before + came[:, None] * before_n + u[None, :], mask=inside, other=0.0)
+    d_c += d_h * o_gate * (1.0 - bent * bent)
+    gate = gates_out + n[:, None] * (4 * H) + u[None, :]
+    tl.store(gate, d_c * g_gate * i_gate * (1.0 - i_gate), mask=inside)
+    tl.store(gate + H, d_c * was * f_gate * (1.0 - f_gate), mask=inside)
+    tl.store(gate + 2 * H, d_c * i_gate * (1.0 - g_gate * g_gate), mask=inside)
+    tl.store(gate + 3 * H, d_h * bent * o_gate * (1.0 - o_gate), mask=inside)
+    tl.store(c_out + at, d_c * f_gate, mask=inside)
+
+
+@triton.jit
+def carried(values, values_n, merged, n, k, row, inside, MERGE: tl.constexpr):
+    """What the step after sent back to each row; of a merged pair all of it belongs to the first row."""
+    own = tl.load(values + n[:, None] * values_n + k[None, :], mask=inside, other=0.0)
+    if MERGE:
+        first = (n % 2 == 0)[:, None]
+        met = (tl.load(merged + n // 2, mask=row, other=0) != 0)[:, None]
+        other = tl.load(values + (n + 1)[:, None] * values_n + k[None, :], mask=inside & first & met, other=0.0)
+        own = tl.where(first, own + other, tl.where(met, 0.0, own))
+    return own

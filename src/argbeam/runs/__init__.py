@@ -1,0 +1,13 @@
+"""A run folder: made by training, opened by everything else.
+
+RUN/recipe.json          the resolved recipe
+RUN/records.jsonl        what happened, one JSON object a line
+RUN/checkpoints/         the two newest states of training
+RUN/model/               the finished model: weights, vocabulary, score and stop rule, recipe
+RUN/evaluations.jsonl    scores with their signatures
+RUN/length_power.jsonl   length powers chosen on dev
+RUN/predictions/         decoded splits
+RUN/store/               training examples, where the recipe has them on disk
+
+Read `train` and `load` first. Only this room writes into a run folder.
+"""

@@ -1,0 +1,55 @@
+"""Run folders: what belongs into one, that nothing else is taken for one, and that no link leads out of it."""
+
+from pathlib import Path
+
+from argbeam.errors import ArgbeamError
+from argbeam.files import TEMPORARY
+
+RECIPE, RECORDS, EVALUATIONS = "recipe.json", "records.jsonl", "evaluations.jsonl"
+CHECKPOINTS, MODEL, PREDICTIONS, STORE, CURVES = "checkpoints", "model", "predictions", "store", "tensorboard"
+LOCK, LENGTH_POWER = ".lock", "length_power.jsonl"
+# All that a run writes, but for hidden files that a kill may leave.
+NAMES = (RECIPE, RECORDS, EVALUATIONS, CHECKPOINTS, MODEL, PREDICTIONS, STORE, CURVES, LOCK, LENGTH_POWER)
+
+
+def check_out(folder: Path) -> None:
+    """Refuse to train into a folder that holds something else than a run, before anything is written there."""
+    refuse_links(folder)
+    if not folder.is_dir() or (folder / RECIPE).exists():
+        return
+    foreign = sorted(path.name for path in folder.iterdir() if path.name not in NAMES and not _is_leftover(path))
+    if foreign:
+        raise ArgbeamError(
+            f"{folder}: neither empty nor a run: it holds {foreign[0]}; --out takes a new folder, or a run"
+        )
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the finished model is there; whoever reads it verifies it."""
+    return any((folder / MODEL).glob("*.safetensors"))
+
+
+def is_made_here(folder: Path) -> bool:
+    """Whether a run is or was trained in this folder; records that were passed on have no lock beside them."""
+    return (folder / LOCK).exists()
+
+
+def refuse_links(folder: Path) -> None:
+    """A run writes inside its folder only. The folder itself may be a link: that one was asked for."""
+    for name in NAMES:
+        if (folder / name).is_symlink():
+            raise ArgbeamError(f"{folder / name}: a symbolic link; a run writes inside its own folder only")
+
+
+def folder_of(path: Path) -> Path:
+    """The run folder of a run folder, or of a checkpoint file in `checkpoints` or `model`."""
+    if path.is_dir():
+        return path
+    inside = path.absolute().parent
+    if inside.name not in (CHECKPOINTS, MODEL) or not (inside.parent / RECIPE).is_file():
+        raise ArgbeamError(f"{path}: lies in no run folder, where scores and predictions are kept")
+    return inside.parent
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(TEMPORARY)

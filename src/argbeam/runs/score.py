@@ -1,0 +1,156 @@
+"""Scoring a run on a split, and testing it against another one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from argbeam.decoding.evaluate import Evaluation, check_lengths, evaluate
+from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.files import append_record, write_atomic
+from argbeam.metrics.bleu import bleu_tokenizer
+from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.reports.table import signature_line, table
+from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
+from argbeam.runs.load import Run, load
+from argbeam.runtime.group import ALONE, Group
+from argbeam.settings import MOST_BEAM
+from argbeam.tasks import Parsing
+from argbeam.tasks.contract import Item
+
+# What a finished run can still be told: how it is searched, where it runs, where its files are now.
+_OPEN_KEYS = ("decode.", "runtime.", "data.root")
+
+
+def open_run(path: Path, overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
+    """A finished run, searched as its recipe and the overrides say."""
+    for override in overrides:
+        if not override.strip().startswith(_OPEN_KEYS):
+            raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
+    return load(path, device="", overrides=overrides, group=group)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A split at one beam: the record with the signature, and per sentence what tests of significance need."""
+
+    record: dict[str, Any]
+    evaluation: Evaluation
+    texts: list[str]
+    items: list[Item]
+
+
+def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
+    """Decode and score a split at each beam; predictions and the record go into the run's folder."""
+    refuse_links(folder_of(run.path))  # before the work, not after it
+    items = run.task.read(split).items
+    check_lengths(items, most=run.recipe.decode.max_words, where=split)
+    for beam in beams:
+        found = evaluate(run.decoder(), items, beam=beam)
+        texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
+        record = run.signature(split=split, beam=beam, evaluation=found)
+        if run.group.leads:
+            _write(run, split, beam, texts, record)
+        yield Scored(record, found, texts, items)
+
+
+def score_against(
+    run: Run, against: Path | None, split: str, beams: Sequence[int], *, others_sets: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The records of a split at each beam; with `against`, tests for a difference to that run beside them.
+
+    `others_sets` are overrides for that run: where its data is now, say.
+    """
+    group = run.group
+    scored = list(score_run(run, split, beams))
+    results = [one.record for one in scored]
+    if against is None:
+        return results
+    # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
+    other = open_run(against, others_sets, group)
+    pairs = list(zip(scored, score_run(other, split, beams), strict=True))
+    # The tests take a while, and one process is enough for them.
+    tests = group.first(lambda: [compare(run, a, other, b) for a, b in pairs])
+    return [{**result, "against": test} for result, test in zip(results, tests, strict=True)]
+
+
+def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any]:
+    """Paired bootstrap tests of `ours` against `theirs`, one for each score that can be tested."""
+    if ours.record["metric"] != theirs.record["metric"]:
+        raise ArgbeamError(
+            f"{run.path} and {other.path}: scored by {ours.record['metric']} and {theirs.record['metric']}; "
+            "only numbers of one metric can be compared"
+        )
+    if [_reference(item) for item in ours.items] != [_reference(item) for item in theirs.items]:
+        raise DataError(f"{run.path} and {other.path}: scored on other sentences; the same ones are needed")
+    if isinstance(run.task, Parsing) and isinstance(other.task, Parsing):
+        counts = [
+            one.task.counts(scored.items, scored.evaluation.outputs)
+            for one, scored in ((run, ours), (other, theirs))
+            if isinstance(one.task, Parsing)
+        ]
+        tests = {
+            name: paired_bootstrap_attachment(*counts, labelled=name == "las", punctuation=run.task.punctuation)
+            for name in ("uas", "las")
+        }
+    else:
+        references = [item.reference for item in ours.items]
+        tokenize = bleu_tokenizer(ours.record["metric"])
+        tests = {"bleu": paired_bootstrap_bleu(ours.texts, theirs.texts, references, tokenize=tokenize)}
+    return {
+        "run": str(other.path),
+        "system": theirs.record["system"],
+        "scores": theirs.record["scores"],
+        "p_values": {name: test.p_value for name, test in tests.items()},
+        "tests": {name: test.signature for name, test in tests.items()},
+    }
+
+
+def show_scores(results: Sequence[dict[str, Any]]) -> None:
+    """A table of what `score_against` gave: a row per beam, the signature below."""
+    first = results[0]
+    tests = list(first["against"]["p_values"]) if "against" in first else []
+    headers = ["beam", *first["scores"], "unfinished", "dead"]
+    headers += [f"{name} {first['against']['run']}" for name in tests] + [f"p ({name})" for name in tests]
+    rows = []
+    for result in results:
+        row = [str(result["test_beam"]), *(f"{value:.2f}" for value in result["scores"].values())]
+        row += [str(result["unfinished"]), str(result["dead"])]
+        if "against" in result:
+            other = result["against"]
+            row += [f"{other['scores'][name]:.2f}" for name in tests]
+            row += [f"{other['p_values'][name]:.4f}" for name in tests]
+        rows.append(row)
+    table(headers, rows, title=f"{first['system']}, {first['task']}, {first['split']}")
+    print(signature_line(first))
+    for name in tests:
+        print(f"p ({name}): {first['against']['tests'][name]}")
+
+
+def parse_beams(text: str, *, option: str = "--beam") -> list[int]:
+    """`1,5,10` as numbers; `option` is where they were given."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(
+        part.isascii() and part.isdigit() and 0 < len(part) < 9 and 0 < int(part) <= MOST_BEAM for part in parts
+    ):
+        raise ConfigError(f"{option} {text}: accepted: whole numbers from 1 to {MOST_BEAM}, such as 1,5,10")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
+    folder = run.folder
+    refuse_links(folder)
+    predictions = folder / PREDICTIONS
+    try:
+        predictions.mkdir(exist_ok=True)
+        power = f".power{record['length_power']:g}" if record["length_power"] else ""
+        stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
+        lines = "".join(f"{text}\n" for text in texts)
+        write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())
+        append_record(folder / EVALUATIONS, record)
+    except OSError as error:
+        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None
+
+
+def _reference(item: Item) -> tuple[object, ...]:
+    return (item.reference, item.tree and (item.tree.words, item.tree.heads, item.tree.labels))

@@ -1,0 +1,99 @@
+"""Training as the command does it: shown, stopped by signals, and written to TensorBoard where the recipe says so."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from argbeam.files import read_records
+from argbeam.reports.progress import Show, note, training_display
+from argbeam.runs.train import train
+from argbeam.runtime.group import ALONE, Group
+from argbeam.settings import Recipe
+from argbeam.training.events import Event, Notice, Record, Saved
+
+
+@dataclass
+class Outcome:
+    """How training ended: the records of its stages, and the signal that stopped it (0: it is finished)."""
+
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    signal: int = 0
+
+
+def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = ALONE) -> Outcome:
+    """Train or go on; SIGINT, SIGTERM and SIGHUP end it after the update at hand, with everything saved.
+
+    Of several processes the first one shows what happens, and only its outcome holds records.
+    """
+    outcome, finished = Outcome(), True
+    with (
+        _stop_on_signal() as asked,
+        training_display(recipe, title=title) if group.leads else nullcontext(_unseen) as show,
+        _tensorboard(recipe, folder) if group.leads else nullcontext(_unseen) as curves,
+    ):
+        for event in train(recipe, folder, stop_asked=lambda: bool(asked), group=group):
+            show(event)
+            curves(event)
+            if isinstance(event, Saved):
+                finished = event.position.stage == len(recipe.stages)
+        if not finished:
+            # Where another process was asked to stop, this one may have heard of no signal.
+            outcome.signal = asked[0] if asked else signal.SIGTERM
+    if not group.leads:
+        return outcome
+    outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r.get("kind") == "stage"]
+    return outcome
+
+
+def _unseen(event: Event | Notice) -> None:
+    """Shows nothing."""
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[list[int]]:
+    """The signals that came. The first asks for a stop, the second stops at once as it would without us."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        note("argbeam: stopping after this update; a second signal stops at once")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
+    """Writes the numbers of every epoch's record to RUN/tensorboard, if the recipe asks for it."""
+    if not recipe.runtime.tensorboard:
+        yield lambda event: None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer: SummaryWriter | None = None
+
+    def write(event: object) -> None:
+        nonlocal writer
+        if isinstance(event, Record) and event.values["kind"] == "epoch":
+            writer = writer or SummaryWriter(str(folder / "tensorboard"))  # a folder is made when it is needed
+            figures = {k: v for k, v in event.values.items() if k not in ("epoch", "update")}
+            figures |= {f"dev_{name}": value for name, value in event.values["dev"].items()}
+            for name, value in figures.items():
+                if type(value) in (int, float):
+                    writer.add_scalar(name, value, event.values["update"])
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()

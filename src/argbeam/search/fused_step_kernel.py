@@ -1,0 +1,278 @@
+"""One step of the beam search, for all sentences at once: selection, verdict against gold, and the next beam.
+
+The plain torch path in `search.py` says what is computed; this says it again in one kernel with a program per sentence
+(two kernels where the rows of scores are long: the first finds the maximum of every block of columns, since the best
+words lie in the blocks with the highest maxima).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from argbeam.data.vocabulary import EOS
+from argbeam.runtime.triton_guard import power_of_two
+
+_BLOCK = tl.constexpr(64)
+# Blocks of one row that a program of the first kernel reads.
+_SPAN = 16
+# What a program of the second kernel can hold: entries of its tile of scores or of maxima.
+_TILE = 16384
+# Places that a program fills; it is compiled place by place, which takes over a minute for 64 of them.
+_PLACES = 32
+# Rows of up to this many columns are read whole.
+_NARROW = 1024
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step leaves. J successors are kept; R is the beam and the gold lane; N is all rows."""
+
+    tokens_BJ: Tensor
+    parents_BJ: Tensor
+    ranks_BJ: Tensor
+    is_gold_BJ: Tensor
+    violation_B: Tensor
+    rival_B: Tensor
+    rival_rank_B: Tensor
+    rival_ended_B: Tensor
+    gold_rank_B: Tensor
+    next_rows_N: Tensor
+    next_tokens_N: Tensor
+    next_total_BK: Tensor
+    next_is_gold_BK: Tensor
+
+
+def fits(beam_size: int, columns: int, kept: int) -> bool:
+    """Whether a program's tiles hold a step of this size."""
+    rows = power_of_two(beam_size)
+    if kept > _PLACES:
+        return False
+    if columns <= _NARROW:
+        return rows * power_of_two(columns, 16) <= _TILE
+    return rows * power_of_two(-(-columns // _BLOCK.value), 16) <= _TILE and power_of_two(kept) * _BLOCK.value <= _TILE
+
+
+def search_step(
+    words_BRC: Tensor,
+    allowed_NC: Tensor,
+    candidates_BC: Tensor | None,
+    total_BK: Tensor,
+    is_gold_BK: Tensor,
+    gold_B: Tensor,
+    gold_total_B: Tensor,
+    active_B: Tensor,
+    best_wrong_B: Tensor,
+    *,
+    kept: int,
+    margin: float,
+    sums: bool,
+    restarts: bool,
+    ended_gives_up_place: bool,
+) -> Stepped:
+    """`words_BRC` are the worths of the newest words, gold's lane last; `allowed_NC` has 1 row if all rows agree. The
+    rival is the best wrong prefix where `best_wrong_B` says so, else the K-th."""
+    batch, lanes, columns = words_BRC.shape
+    beam_size = lanes - 1
+    # A model or successors of one's own may hand over any layout.
+    words_BRC, allowed_NC = _by_column(words_BRC), _by_column(allowed_NC)
+    candidates_BC = None if candidates_BC is None else _by_column(candidates_BC)
+    rows, places = power_of_two(beam_size), power_of_two(kept)
+    wide = columns > _NARROW
+    blocks = -(-columns // _BLOCK.value)
+    masks = allowed_NC.view(torch.uint8)
+    mask_stride = 0 if allowed_NC.shape[0] == 1 else allowed_NC.stride(0)
+    maxima_BKN = words_BRC
+    if wide:
+        maxima_BKN = words_BRC.new_empty(batch, beam_size, blocks)
+        _block_maxima[(batch * beam_size, -(-blocks // _SPAN))](
+            words_BRC, words_BRC.stride(0), words_BRC.stride(1), masks, mask_stride, maxima_BKN,
+            columns, blocks, K=beam_size, SPAN=_SPAN,
+        )  # fmt: skip
+
+    def whole(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int64, device=words_BRC.device)
+
+    def flag(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bool, device=words_BRC.device)
+
+    real = words_BRC.new_empty
+    out = Stepped(
+        whole(batch, kept), whole(batch, kept), real(batch, kept), flag(batch, kept),
+        flag(batch), whole(batch), real(batch), flag(batch), real(batch),
+        whole(batch * lanes), whole(batch * lanes), real(batch, beam_size), flag(batch, beam_size),
+    )  # fmt: skip
+    tile = rows * power_of_two(blocks if wide else columns, 16)
+    listed: Any = words_BRC if candidates_BC is None else candidates_BC
+    _step[(batch,)](
+        words_BRC, words_BRC.stride(0), words_BRC.stride(1), masks, mask_stride, maxima_BKN,
+        listed, listed.stride(0),
+        total_BK.contiguous(), is_gold_BK.contiguous().view(torch.uint8), gold_B, gold_B.stride(0), gold_total_B,
+        gold_total_B.stride(0), active_B.view(torch.uint8), best_wrong_B.view(torch.uint8),
+        out.tokens_BJ, out.parents_BJ, out.ranks_BJ, out.is_gold_BJ.view(torch.uint8),
+        out.violation_B.view(torch.uint8), out.rival_B, out.rival_rank_B, out.rival_ended_B.view(torch.uint8),
+        out.gold_rank_B, out.next_rows_N, out.next_tokens_N, out.next_total_BK, out.next_is_gold_BK.view(torch.uint8),
+        margin, columns, blocks,
+        K=beam_size, KP=rows, J=kept, JP=places,
+        COLUMNS=power_of_two(columns, 16) if not wide else 16,
+        LISTED=power_of_two(columns, 16) if candidates_BC is not None else 16,
+        BLOCKS=power_of_two(blocks, 16) if wide else 16,
+        WIDE=wide, LIST=candidates_BC is not None, SUMS=sums, RESTARTS=restarts, TOP=ended_gives_up_place, END=EOS,
+        num_warps=8 if tile > 2048 else 4,
+    )  # fmt: skip
+    return out
+
+
+def _by_column(x: Tensor) -> Tensor:
+    """With neighbouring columns side by side in memory."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+@triton.jit
+def _block_maxima(
+    words, words_b, words_r, allowed, allowed_n, maxima, columns, blocks, K: tl.constexpr, SPAN: tl.constexpr
+):
+    row = tl.program_id(0)
+    b, k = row // K, row % K
+    block = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    column = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
+    real = column < columns
+    valid = tl.load(allowed + (b * (K + 1) + k).to(tl.int64) * allowed_n + column, mask=real, other=0) != 0
+    value = tl.load(words + b.to(tl.int64) * words_b + k * words_r + column, mask=real & valid, other=-float("inf"))
+    tl.store(maxima + row * blocks + block, tl.max(value, 1), mask=block < blocks)
+
+
+@triton.jit
+def _step(
+    words, words_b, words_r, allowed, allowed_n, maxima, candidates, candidates_b,
+    total, is_gold, gold, gold_b, gold_total, gold_total_b, active, best_wrong,
+    tokens_out, parents_out, ranks_out, is_gold_out, violation_out, rival_out, rival_rank_out, rival_ended_out,
+    gold_rank_out, next_rows, next_tokens, next_total, next_is_gold,
+    margin, columns, blocks,
+    K: tl.constexpr, KP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
+    COLUMNS: tl.constexpr, LISTED: tl.constexpr, BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr, LIST: tl.constexpr, SUMS: tl.constexpr, RESTARTS: tl.constexpr, TOP: tl.constexpr,
+    END: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    never = -float("inf")
+    k = tl.arange(0, KP)
+    j = tl.arange(0, JP)
+    total_k = tl.load(total + b * K + k, mask=k < K, other=never)
+    words += b * words_b
+
+    # The J best successors, best first: their ranks, their parents' rows, their columns.
+    if WIDE:
+        n = tl.arange(0, BLOCKS)
+        inside = (k < K)[:, None] & (n < blocks)[None, :]
+        best = tl.load(maxima + (b * K + k)[:, None] * blocks + n[None, :], mask=inside, other=never)
+        value, row_j, block_j = _largest(_ranked(best, total_k, SUMS), J, JP, BLOCKS)
+        column = block_j[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
+        # Where fewer blocks than places hold anything, a block must not be read twice.
+        real = (value > never)[:, None] & (column < columns)
+        lane = (b * (K + 1) + row_j)[:, None] * allowed_n
+        valid = tl.load(allowed + lane + column, mask=real, other=0) != 0
+        near = tl.load(words + row_j[:, None] * words_r + column, mask=real & valid, other=never)
+        near_total = tl.load(total + b * K + row_j, mask=row_j < K, other=never)
+        rank_j, slot_j, place_j = _largest(_ranked(near, near_total, SUMS), J, JP, _BLOCK)
+        parent_j = _at(row_j, slot_j, JP)
+        column_j = _at(block_j, slot_j, JP) * _BLOCK + place_j
+    else:
+        column = tl.arange(0, COLUMNS)
+        real = (k < K)[:, None] & (column < columns)[None, :]
+        lane = (b * (K + 1) + k)[:, None] * allowed_n
+        valid = tl.load(allowed + lane + column[None, :], mask=real, other=0) != 0
+        value = tl.load(words + k[:, None] * words_r + column[None, :], mask=real & valid, other=never)
+        rank_j, parent_j, column_j = _largest(_ranked(value, total_k, SUMS), J, JP, COLUMNS)
+    # An empty place is row 0 and column 0; scores that are not numbers must not lead outside either.
+    parent_j = tl.minimum(parent_j, K - 1)
+    column_j = tl.minimum(column_j, columns - 1)
+    token_j = column_j.to(tl.int64)
+    if LIST:
+        token_j = tl.load(candidates + b * candidates_b + column_j)
+
+    # Gold's rank, and the rival.
+    gold_token = tl.load(gold + b * gold_b)
+    if LIST:
+        listed = tl.arange(0, LISTED)
+        same = tl.load(candidates + b * candidates_b + listed, mask=listed < columns, other=-1) == gold_token
+        gold_rank = tl.max(tl.load(words + K * words_r + listed, mask=same & (listed < columns), other=never), 0)
+    else:
+        gold_rank = tl.load(words + K * words_r + gold_token)
+    if SUMS:
+        gold_rank += tl.load(gold_total + b * gold_total_b)
+    wrong = tl.load(best_wrong + b) != 0
+    parent_is_gold_j = tl.load(is_gold + b * K + parent_j) != 0
+    is_gold_j = parent_is_gold_j & (token_j == gold_token)
+    gold_first = tl.max(tl.where((j == 0) & is_gold_j, 1, 0), 0)
+    rival = tl.where(wrong, gold_first, K - 1)
+    ended_violates = wrong & (not wrong)
+    if TOP:
+        ended_j = (j < K) & (token_j == END) & (rank_j > never)
+        ended_rank = tl.max(tl.where(ended_j, rank_j, never), 0)
+        first_ended = tl.min(tl.where(ended_j & (rank_j == ended_rank), j, JP), 0)
+        ended_violates = (not wrong) & (gold_rank < ended_rank + margin)
+        rival = tl.where(ended_violates, first_ended, rival)
+    rival_rank = tl.max(tl.where(j == rival, rank_j, never), 0)
+    violation = (tl.load(active + b) != 0) & (gold_rank < rival_rank + margin)
+
+    kept = j < J
+    tl.store(tokens_out + b * J + j, token_j, mask=kept)
+    tl.store(parents_out + b * J + j, parent_j.to(tl.int64), mask=kept)
+    tl.store(ranks_out + b * J + j, rank_j, mask=kept)
+    tl.store(is_gold_out + b * J + j, is_gold_j.to(tl.uint8), mask=kept)
+    tl.store(violation_out + b, violation.to(tl.uint8))
+    tl.store(rival_out + b, rival.to(tl.int64))
+    tl.store(rival_rank_out + b, rival_rank)
+    tl.store(rival_ended_out + b, ended_violates.to(tl.uint8))
+    tl.store(gold_rank_out + b, gold_rank)
+
+    # The next beam: the K best, or at a restart gold's prefix in row 0 and nothing else.
+    beam = j < K
+    restart = violation if RESTARTS else violation & (not violation)
+    next_token_j = tl.where(restart, gold_token, token_j)
+    next_total_j = tl.where(restart, tl.where(j == 0, gold_rank, never), rank_j)
+    if TOP:
+        next_total_j = tl.where(next_token_j == END, never, next_total_j)
+    next_gold_j = tl.where(restart, j == 0, is_gold_j)
+    first = b * (K + 1)
+    tl.store(next_rows + first + j, first + tl.where(restart, K, parent_j), mask=beam)
+    tl.store(next_rows + first + K, first + K)
+    tl.store(next_tokens + first + j, next_token_j, mask=beam)
+    tl.store(next_tokens + first + K, gold_token)
+    tl.store(next_total + b * K + j, next_total_j, mask=beam)
+    tl.store(next_is_gold + b * K + j, next_gold_j.to(tl.uint8), mask=beam)
+
+
+@triton.jit
+def _ranked(value, total, SUMS: tl.constexpr):
+    """Ranks from the newest words' worths and the parents' ranks, by row."""
+    if SUMS:
+        return value + total[:, None]
+    return tl.where(total[:, None] == -float("inf"), -float("inf"), value)
+
+
+@triton.jit
+def _largest(value, J: tl.constexpr, JP: tl.constexpr, WIDTH: tl.constexpr):
+    """The J largest entries of a tile of rows of `WIDTH`, largest first: value, row, column. Of equals the first."""
+    flat = tl.reshape(value, (value.shape[0] * WIDTH,))
+    place = tl.arange(0, value.shape[0] * WIDTH)
+    j = tl.arange(0, JP)
+    best_j = tl.full((JP,), -float("inf"), value.dtype)
+    place_j = tl.zeros((JP,), tl.int32)
+    for i in tl.static_range(J):
+        best, at = tl.max(flat, 0, return_indices=True)
+        best_j = tl.where(j == i, best, best_j)
+        place_j = tl.where(j == i, at, place_j)
+        flat = tl.where(place == at, -float("inf"), flat)
+    return best_j, place_j // WIDTH, place_j % WIDTH
+
+
+@triton.jit
+def _at(values, index, P: tl.constexpr):
+    """`values[index]` for two vectors of length P."""
+    i = tl.arange(0, P)
+    return tl.sum(tl.where(index[:, None] == i[None, :], values[None, :], 0), 1)

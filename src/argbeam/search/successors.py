@@ -1,0 +1,201 @@
+"""Which successors a prefix may have (`succ` of Wiseman & Rush 2016, section 4.2, "constraints").
+
+`Successors.start(batch)` gives the `Choices` of the empty prefixes, one row per sentence. `Choices` are tensors:
+`allowed` is a mask over the candidates, `advance` and `select` return new choices. Nothing here is Python per
+hypothesis.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import BOS, EOS, PAD
+from argbeam.errors import DataError
+from argbeam.runtime import triton_guard as kernels
+
+if kernels.INSTALLED:
+    from argbeam.search.permutation_kernel import words_left
+
+
+class Choices(Protocol):
+    """The valid successors of N prefixes, N = B * R, sentence-major."""
+
+    @property
+    def candidates_BC(self) -> Int[Tensor, "B C"] | None:
+        """The few words that can occur in a sentence at all; None for the whole vocabulary."""
+
+    def allowed(self) -> Bool[Tensor, "N C"] | Bool[Tensor, "1 C"]:
+        """A mask over the candidates, or over the vocabulary where there is no list; 1 row if all rows agree."""
+
+    def advance(self, tokens_N: Int[Tensor, " N"]) -> "Choices":
+        """The choices after each row's next word."""
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "Choices":
+        """The rows listed, in that order."""
+
+
+@runtime_checkable
+class AdvancesFrom(Protocol):
+    """Choices that can move and advance at once."""
+
+    def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> Choices:
+        """`select(rows_N).advance(tokens_N)`."""
+
+
+class Successors(Protocol):
+    """A rule that says which words may follow a prefix."""
+
+    def start(self, batch: Batch) -> Choices:
+        """The choices of the empty prefixes of a batch, one row per sentence."""
+
+
+def check_gold(successors: Successors, batch: Batch) -> None:
+    """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids."""
+    choices = successors.start(batch)
+    for t in range(batch.target_BT.shape[1]):
+        word_B = batch.target_BT[:, t]
+        columns_BC = (
+            choices.candidates_BC
+            if choices.candidates_BC is not None
+            else torch.arange(choices.allowed().shape[1], device=word_B.device)[None]
+        )
+        valid_B = (choices.allowed() & (columns_BC == word_B[:, None])).any(1) | (t >= batch.target_length_B)
+        if not bool(valid_B.all()):
+            row = int((~valid_B).nonzero()[0, 0])
+            raise DataError(
+                f"sentence {int(batch.sentence_B[row])}: gold word {t + 1} (number {int(word_B[row])}) is not a valid "
+                "successor of the words before it; gold sequences must be among those that the constraint allows"
+            )
+        choices = choices.advance(word_B)
+
+
+@dataclass(frozen=True)
+class Unconstrained:
+    """Every word of the vocabulary but PAD and BOS; the end symbol only in tasks of open length."""
+
+    vocabulary: int
+    end_symbol: bool
+
+    def start(self, batch: Batch) -> "UnconstrainedChoices":
+        word_V = torch.arange(self.vocabulary, device=batch.source_BS.device)
+        allowed_V = (word_V != PAD) & (word_V != BOS)
+        if not self.end_symbol:
+            allowed_V = allowed_V & (word_V != EOS)
+        return UnconstrainedChoices(allowed_V[None])
+
+
+@dataclass(frozen=True)
+class UnconstrainedChoices:
+    allowed_1V: Bool[Tensor, "1 V"]
+
+    @property
+    def candidates_BC(self) -> None:
+        return None
+
+    def allowed(self) -> Bool[Tensor, "1 V"]:
+        return self.allowed_1V
+
+    def advance(self, tokens_N: Int[Tensor, " N"]) -> "UnconstrainedChoices":
+        return self
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "UnconstrainedChoices":
+        return self
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """Word ordering: the source's words that are not used up yet.
+
+    Candidates are the source positions; only the first position of a type carries its count, so that a repeated word
+    is one candidate. Source `b a b` has candidates `b a b` with counts 2 1 0.
+    """
+
+    def start(self, batch: Batch) -> "PermutationChoices":
+        source_BS = batch.source_BS
+        position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
+        real_BS = position_S < batch.source_length_B[:, None]
+        same_BSS = (source_BS[:, :, None] == source_BS[:, None, :]) & real_BS[:, None, :] & real_BS[:, :, None]
+        repeated_BS = (same_BSS & (position_S[None, :] < position_S[:, None])).any(-1)
+        count_BS = same_BSS.sum(-1) * ~repeated_BS
+        return PermutationChoices(source_BS, count_BS.to(torch.int32))
+
+
+@dataclass(frozen=True)
+class PermutationChoices:
+    candidates_BC: Int[Tensor, "B C"]
+    left_NC: Int[Tensor, "N C"]
+
+    def allowed(self) -> Bool[Tensor, "N C"]:
+        return self.left_NC > 0
+
+    def advance(self, tokens_N: Int[Tensor, " N"]) -> "PermutationChoices":
+        sentences = self.candidates_BC.shape[0]
+        used_BRC = self.candidates_BC[:, None] == tokens_N.view(sentences, -1, 1)
+        return replace(self, left_NC=self.left_NC - used_BRC.flatten(0, 1).to(self.left_NC.dtype))
+
+    def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> "PermutationChoices":
+        if kernels.usable(self.left_NC):
+            return replace(self, left_NC=words_left(self.left_NC, self.candidates_BC, rows_N, tokens_N))
+        return self.select(rows_N).advance(tokens_N)
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "PermutationChoices":
+        return replace(self, left_NC=self.left_NC.index_select(0, rows_N))
+
+
+@dataclass(frozen=True)
+class ShiftReduce:
+    """Parsing: the next source word if one is left, any reduce action if the stack holds two items or more.
+
+    The actions are the last `actions` entries of the vocabulary. Candidates are the source positions followed by the
+    actions; any word shifts.
+    """
+
+    vocabulary: int
+    actions: int
+
+    def start(self, batch: Batch) -> "ShiftReduceChoices":
+        source_BS = batch.source_BS
+        first = self.vocabulary - self.actions
+        action_A = torch.arange(first, self.vocabulary, device=source_BS.device)
+        zero_B = torch.zeros_like(batch.source_length_B)
+        return ShiftReduceChoices(
+            candidates_BC=torch.cat([source_BS, action_A.expand(source_BS.shape[0], -1)], 1),
+            length_B=batch.source_length_B,
+            positions=source_BS.shape[1],
+            first_action=first,
+            shifted_N=zero_B,
+            stack_N=zero_B,
+        )
+
+
+@dataclass(frozen=True)
+class ShiftReduceChoices:
+    candidates_BC: Int[Tensor, "B C"]
+    length_B: Int[Tensor, " B"]
+    positions: int
+    first_action: int
+    shifted_N: Int[Tensor, " N"]
+    stack_N: Int[Tensor, " N"]
+
+    def allowed(self) -> Bool[Tensor, "N C"]:
+        rows = self.shifted_N.shape[0] // self.length_B.shape[0]
+        column_C = torch.arange(self.candidates_BC.shape[1], device=self.shifted_N.device)
+        action_1C = column_C[None] >= self.positions
+        left_N1 = (self.shifted_N < self.length_B.repeat_interleave(rows))[:, None]
+        shift_NC = (column_C == self.shifted_N[:, None]) & left_N1 & ~action_1C
+        return shift_NC | (action_1C & (self.stack_N[:, None] >= 2))
+
+    def advance(self, tokens_N: Int[Tensor, " N"]) -> "ShiftReduceChoices":
+        shift_N = (tokens_N < self.first_action).to(self.stack_N.dtype)
+        return replace(self, shifted_N=self.shifted_N + shift_N, stack_N=self.stack_N + 2 * shift_N - 1)
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "ShiftReduceChoices":
+        return replace(
+            self,
+            shifted_N=self.shifted_N.index_select(0, rows_N),
+            stack_N=self.stack_N.index_select(0, rows_N),
+        )

@@ -1,0 +1,288 @@
+"""The search against enumeration, greedy loops and a beam search over lists, at sizes drawn by hypothesis."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.models import LstmSeq2Seq
+from argbeam.search.result import SearchResult
+from argbeam.search.score_rules import LogprobSum, ScoreRule
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
+from oracles import (
+    BruteForce,
+    ToyModel,
+    Words,
+    brute_force_beam,
+    brute_force_stop_best,
+    brute_force_stop_top,
+    enumerate_sequences,
+    example_of,
+    greedy,
+    logprob_sum,
+    unconstrained,
+)
+from toy_cases import (
+    Case,
+    beams_of,
+    constrained_cases,
+    fixed_cases,
+    open_cases,
+    rules,
+    sequences,
+    stops,
+    widest,
+)
+
+
+def assert_same_search(case: Case, rule: ScoreRule, result: SearchResult, expected: list[BruteForce]) -> None:
+    """Sequences, their ranks, whether they finished, and every beam."""
+    for b, truth in enumerate(expected):
+        rank = case.rank(rule, b)
+        assert sequences(result, b) == truth.sequences
+        found = len(truth.sequences)
+        assert result.rank_BN[b, :found].tolist() == pytest.approx([rank(s) for s in truth.sequences], abs=1e-9)
+        assert result.finished_BN[b].tolist() == truth.finished + [False] * (result.finished_BN.shape[1] - found)
+        assert bool(result.dead_B[b]) == truth.dead
+        for searched, kept in zip(beams_of(result, b), truth.beams, strict=False):
+            assert [prefix for prefix, _ in searched] == kept
+            assert [r for _, r in searched] == pytest.approx([rank(p) for p in kept], abs=1e-9)
+
+
+@given(case=fixed_cases, rule=rules)
+@settings(max_examples=60)
+def test_a_beam_as_wide_as_the_space_is_enumeration_at_fixed_length(case: Case, rule: ScoreRule) -> None:
+    beam = widest(case, end=None)
+    result = case.search(beam=beam, rule=rule, n_best=beam)
+    for b, successors in enumerate(case.by_sentence):
+        everything = enumerate_sequences(successors, length=case.lengths[b])
+        everything.sort(key=case.rank(rule, b), reverse=True)
+        assert sequences(result, b) == everything
+        assert result.finished_BN[b].sum() == len(everything)
+
+
+@given(case=open_cases, rule=rules, n_best=st.integers(1, 4))
+@settings(max_examples=60)
+def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_best(case: Case, rule: ScoreRule, n_best: int) -> None:
+    result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopBest(), n_best=n_best)
+    for b, successors in enumerate(case.by_sentence):
+        everything = enumerate_sequences(successors, length=case.lengths[b], end=EOS)
+        everything.sort(key=case.rank(rule, b), reverse=True)
+        assert sequences(result, b) == everything[:n_best]
+        assert result.finished_BN[b, : len(everything)].all()
+
+
+@given(case=open_cases, rule=rules)
+@settings(max_examples=60)
+def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_top(case: Case, rule: ScoreRule) -> None:
+    """It returns the shortest ended sequence that outranks every prefix of its length."""
+    result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopTop())
+    for b, successors in enumerate(case.by_sentence):
+        rank = case.rank(rule, b)
+        alive: list[Words] = [()]
+        top: Words = ()
+        while len(top) < case.lengths[b] and (not top or top[-1] != EOS):
+            grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+            top = max(grown, key=rank)
+            alive = [prefix for prefix in grown if prefix[-1] != EOS]
+        assert sequences(result, b) == [top]
+        assert bool(result.finished_BN[b, 0]) == (top[-1] == EOS)
+
+
+@given(case=fixed_cases, rule=rules)
+@settings(max_examples=60)
+def test_beam_1_is_the_greedy_loop_at_fixed_length(case: Case, rule: ScoreRule) -> None:
+    result = case.search(beam=1, rule=rule)
+    for b, successors in enumerate(case.by_sentence):
+        assert sequences(result, b) == [greedy(successors, case.rank(rule, b), length=case.lengths[b])]
+
+
+@given(case=open_cases, rule=rules, stop=stops)
+@settings(max_examples=60)
+def test_beam_1_is_the_greedy_loop_at_open_length(case: Case, rule: ScoreRule, stop: Stop) -> None:
+    result = case.search(beam=1, rule=rule, stop=stop)
+    for b, successors in enumerate(case.by_sentence):
+        assert sequences(result, b) == [greedy(successors, case.rank(rule, b), length=case.lengths[b], end=EOS)]
+
+
+@given(case=fixed_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 6))
+@settings(max_examples=100)
+def test_a_search_of_fixed_length_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
+    result = case.search(beam=beam, rule=rule, n_best=n_best)
+    expected = [
+        brute_force_beam(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
+        for b, s in enumerate(case.by_sentence)
+    ]
+    assert_same_search(case, rule, result, expected)
+
+
+@given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
+@settings(max_examples=100)
+def test_a_search_under_stop_top_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
+    result = case.search(beam=beam, rule=rule, stop=StopTop(), n_best=n_best)
+    expected = [
+        brute_force_stop_top(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
+        for b, s in enumerate(case.by_sentence)
+    ]
+    assert_same_search(case, rule, result, expected)
+
+
+@given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
+@settings(max_examples=100)
+def test_a_search_under_stop_best_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
+    """The loops run to the limit: that log-probabilities stop earlier must not show."""
+    result = case.search(beam=beam, rule=rule, stop=StopBest(), n_best=n_best)
+    for b, successors in enumerate(case.by_sentence):
+        rank = case.rank(rule, b)
+        truth = brute_force_stop_best(successors, rank, beam=beam, length=case.lengths[b], n_best=n_best)
+        assert sequences(result, b) == truth.sequences
+        assert result.finished_BN[b].tolist() == truth.finished + [False] * (n_best - len(truth.finished))
+
+
+@given(
+    case=open_cases,
+    power=st.sampled_from([0.5, 1.0, 1.5]),
+    beam=st.integers(1, 40),
+    n_best=st.integers(1, 4),
+)
+@settings(max_examples=100)
+def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_limit(
+    case: Case, power: float, beam: int, n_best: int
+) -> None:
+    result = case.search(beam=beam, rule=LogprobSum(power), stop=StopBest(), n_best=n_best)
+    for b, successors in enumerate(case.by_sentence):
+        rank = logprob_sum(case.model, int(case.batch.sentence_B[b]))
+        truth = brute_force_stop_best(
+            successors, rank, beam=beam, length=case.lengths[b], n_best=n_best, length_power=power
+        )
+        assert sequences(result, b) == truth.sequences
+
+
+@pytest.mark.parametrize("stop", [StopTop(), StopBest()])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_search_that_ends_long_before_its_limit_finds_what_the_loops_find(stop: Stop, seed: int) -> None:
+    """Log-probabilities of three words with a limit of 40: all sentences are over early, and no step more is run."""
+    loops = [unconstrained(5, end_symbol=True)] * 3
+    case = Case(ToyModel(5, seed=seed, scale=2.0), [0, 1, 2], [[4]] * 3, [40] * 3, loops, Unconstrained(5, True))
+    result = case.search(beam=3, rule=LogprobSum(), stop=stop)
+    search_lists = brute_force_stop_top if stop == StopTop() else brute_force_stop_best
+    for b, successors in enumerate(loops):
+        truth = search_lists(successors, logprob_sum(case.model, b), beam=3, length=40)
+        assert sequences(result, b) == truth.sequences
+        assert result.finished_BN[b].tolist() == [True]
+    assert result.beams.tokens_TBJ.shape[0] < 40
+
+
+@given(case=constrained_cases, rule=rules, beam=st.integers(1, 8))
+@settings(max_examples=60)
+def test_every_constrained_output_is_valid(case: Case, rule: ScoreRule, beam: int) -> None:
+    result = case.search(beam=beam, rule=rule, n_best=beam)
+    for b, successors in enumerate(case.by_sentence):
+        valid = set(enumerate_sequences(successors, length=case.lengths[b]))
+        found = sequences(result, b)
+        assert set(found) <= valid
+        assert len(set(found)) == len(found) == min(beam, len(found))
+
+
+# Training search without violations.
+
+
+@given(case=st.one_of(fixed_cases, open_cases), rule=rules, beam=st.integers(1, 12), data=st.data())
+@settings(max_examples=100)
+def test_training_search_without_violations_is_the_decoding_search(
+    case: Case, rule: ScoreRule, beam: int, data: st.DataObject
+) -> None:
+    """With a margin of minus infinity; at open length until a search under `top` would have stopped."""
+    stop = StopTop() if case.successors == Unconstrained(case.model.vocabulary, True) else None
+    golds = [
+        data.draw(st.sampled_from(enumerate_sequences(successors, length=length)))
+        for successors, length in zip(case.by_sentence, case.lengths, strict=True)
+    ]
+    trained = case.search(beam=beam, rule=rule, stop=stop, golds=golds, margin=-math.inf)
+    decoded = case.search(beam=beam, rule=rule, stop=stop)
+    assert trained.violations is not None
+    assert not trained.violations.violation_BT.any()
+    kept_TBK = [
+        tensor[:, :, :beam] for tensor in (trained.beams.tokens_TBJ, trained.beams.parents_TBJ, trained.beams.ranks_TBJ)
+    ]
+    for b, length in enumerate(case.lengths):
+        ended_T = decoded.beams.tokens_TBJ[:, b, 0] == EOS
+        until = int(ended_T.long().argmax()) + 1 if stop and ended_T.any() else length
+        real = decoded.beams.ranks_TBJ[:until, b] > -math.inf
+        wanted = (decoded.beams.tokens_TBJ, decoded.beams.parents_TBJ, decoded.beams.ranks_TBJ)
+        assert torch.equal(kept_TBK[2][:until, b] > -math.inf, real)
+        for ours, theirs in zip(kept_TBK, wanted, strict=True):
+            assert torch.equal(ours[:until, b][real], theirs[:until, b][real])
+
+
+# Batch independence.
+
+
+def lstm(vocabulary: int, *, seed: int, dropout: float = 0.0) -> LstmSeq2Seq:
+    model = LstmSeq2Seq(
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        layers=2,
+        hidden=5,
+        embedding=4,
+        dropout=dropout,
+    ).double()
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+@given(
+    sources=st.lists(st.lists(st.integers(4, 7), min_size=1, max_size=5), min_size=2, max_size=4),
+    seed=st.integers(0, 100),
+    beam=st.integers(1, 6),
+    rule=rules,
+    task=st.sampled_from(["permutation", "shift-reduce", "top", "best"]),
+    data=st.data(),
+)
+@settings(max_examples=60)
+def test_a_sentences_result_does_not_depend_on_neighbours_padding_or_order(
+    sources: list[list[int]], seed: int, beam: int, rule: ScoreRule, task: str, data: st.DataObject
+) -> None:
+    model = lstm(10, seed=seed)
+    successors, stop = {
+        "permutation": (Permutation(), None),
+        "shift-reduce": (ShiftReduce(10, 2), None),
+        "top": (Unconstrained(10, True), StopTop()),
+        "best": (Unconstrained(10, True), StopBest()),
+    }[task]
+    lengths = [2 * len(s) - 1 if task == "shift-reduce" else len(s) for s in sources]
+    order = data.draw(st.permutations(range(len(sources))))
+    more = data.draw(st.integers(0, 3))
+    examples = [example_of([], source=s, sentence=i) for i, s in enumerate(sources)]
+
+    def search(chosen: list[int], *, size: int = 0, source: int = 0, steps: int = 0) -> SearchResult:
+        batch = make_batch([examples[i] for i in chosen], size=size, source_length=source)
+        padded = [lengths[i] for i in chosen] + [0] * (size - len(chosen))
+        return beam_search(
+            model,
+            model.encode(batch, None),
+            successors.start(batch),
+            beam_size=beam,
+            length_B=torch.tensor(padded),
+            steps=max(steps, *padded, 1),
+            rule=rule,
+            stop=stop,
+            n_best=2,
+        )
+
+    together = search(list(order), size=len(order) + more, source=5 + more, steps=max(lengths) + more)
+    for place, i in enumerate(order):
+        alone = search([i])
+        assert sequences(together, place) == sequences(alone, 0)
+        real = alone.rank_BN[0] > -math.inf
+        torch.testing.assert_close(
+            together.rank_BN[place, : len(real)][real], alone.rank_BN[0][real], rtol=0, atol=1e-9
+        )
+        assert together.finished_BN[place, : len(real)].tolist() == alone.finished_BN[0].tolist()
+        assert bool(together.dead_B[place]) == bool(alone.dead_B[0])

@@ -1,0 +1,253 @@
+"""The search with gold against the same search over lists, and at cases worked out by hand."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.search.gold import Gold, Restart
+from argbeam.search.result import Violations
+from argbeam.search.score_rules import LastScore, ScoreRule
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, Successors, Unconstrained
+from oracles import (
+    Next,
+    ToyModel,
+    TrainingSearch,
+    Words,
+    enumerate_sequences,
+    example_of,
+    training_search,
+)
+from toy_cases import Case, open_cases, parsing_cases, permutation_cases, rules, unconstrained_cases
+
+Seen = Counter[tuple[str, bool]]
+
+
+def check(found: Violations, b: int, truth: TrainingSearch, gold: Words) -> None:
+    """One row of the result against the search over lists."""
+    length = len(gold)
+    assert found.violation_BT[b, :length].tolist() == truth.violation
+    assert not found.violation_BT[b, length:].any()
+    assert found.rival_is_gold_BT[b, :length].tolist() == truth.rival_is_gold
+    assert found.rival_ended_BT[b, :length].tolist() == truth.rival_ended
+    assert found.gold_score_BT[b, :length].tolist() == pytest.approx(truth.gold_score, abs=1e-9)
+    assert found.rival_score_BT[b, :length].tolist() == pytest.approx(truth.rival_score, abs=1e-9)
+    assert bool(found.gold_on_beam_B[b]) == truth.gold_on_beam
+    start = 0
+    for t, rival in enumerate(truth.rivals):
+        if rival is not None:
+            assert tuple(found.rival_BT[b, start : t + 1].tolist()) == rival
+            start = t + 1
+    assert tuple(found.rival_BT[b, start:length].tolist()) == gold[start:]
+
+
+def training_searches_agree(
+    cases: st.SearchStrategy[Case],
+    golds: Callable[[Next, int], list[Words]],
+    stop: Stop | None,
+    scores: st.SearchStrategy[ScoreRule],
+) -> Seen:
+    """Draw cases, compare, and count what occurred. Half of the golds are the best of all sequences."""
+    seen: Seen = Counter()
+
+    @given(
+        case=cases,
+        beam=st.one_of(st.integers(1, 4), st.integers(1, 30)),
+        margin=st.sampled_from([0.0, 1.0, 3.0]),
+        rule=scores,
+        best=st.booleans(),
+        data=st.data(),
+    )
+    @settings(max_examples=120)
+    def agree(case: Case, beam: int, margin: float, rule: ScoreRule, best: bool, data: st.DataObject) -> None:
+        chosen = []
+        for b, (successors, length) in enumerate(zip(case.by_sentence, case.lengths, strict=True)):
+            possible = golds(successors, length)
+            top = max(possible, key=case.rank(rule, b))
+            chosen.append(top if best else data.draw(st.sampled_from(possible)))
+        found = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, margin=margin).violations
+        assert found is not None
+        for b, gold in enumerate(chosen):
+            truth = training_search(
+                case.by_sentence[b],
+                case.rank(rule, b),
+                gold,
+                beam=beam,
+                margin=margin,
+                ended_gives_up_place=stop == StopTop(),
+            )
+            check(found, b, truth, gold)
+            for violation, is_gold, ended in zip(truth.violation, truth.rival_is_gold, truth.rival_ended, strict=True):
+                seen.update([("violation", violation), ("rival is gold", is_gold), ("rival ended", ended)])
+            seen[("gold on beam", truth.gold_on_beam)] += 1
+
+    agree()
+    return seen
+
+
+def rare(seen: Seen, *kinds: str) -> dict[tuple[str, bool], int]:
+    """What occurred fewer than six times: an agreement on what never happened would say nothing."""
+    return {(kind, yes): seen[kind, yes] for kind in kinds for yes in (True, False) if seen[kind, yes] < 6}
+
+
+def of_fixed_length(successors: Next, length: int) -> list[Words]:
+    return enumerate_sequences(successors, length=length)
+
+
+def ended(successors: Next, length: int) -> list[Words]:
+    return enumerate_sequences(successors, length=length, end=EOS)
+
+
+def test_training_search_of_fixed_length_is_the_search_over_lists() -> None:
+    seen = training_searches_agree(unconstrained_cases(end_symbol=False), of_fixed_length, None, rules)
+    assert not rare(seen, "violation", "rival is gold", "gold on beam")
+
+
+def test_training_search_over_permutations_is_the_search_over_lists() -> None:
+    seen = training_searches_agree(permutation_cases(), of_fixed_length, None, rules)
+    assert not rare(seen, "violation", "rival is gold")
+    # One word is left at the last step: what was on the beam stays on it.
+    assert not seen["gold on beam", False]
+
+
+def test_training_search_over_parses_is_the_search_over_lists() -> None:
+    seen = training_searches_agree(parsing_cases(), of_fixed_length, None, rules)
+    assert not rare(seen, "violation", "rival is gold", "gold on beam")
+
+
+def test_training_search_under_stop_top_is_the_search_over_lists() -> None:
+    seen = training_searches_agree(open_cases, ended, StopTop(), rules)
+    assert not rare(seen, "violation", "rival is gold", "rival ended", "gold on beam")
+
+
+def test_training_search_under_stop_best_is_the_search_over_lists() -> None:
+    seen = training_searches_agree(open_cases, ended, StopBest(), rules)
+    assert not rare(seen, "violation", "rival is gold", "gold on beam")
+    assert not seen["rival ended", True]
+
+
+# Hand-computed cases. Words are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
+
+A, B, C = 4, 5, 6
+
+
+def violations_of(
+    table: dict[tuple[Words, int], float],
+    gold: Words,
+    *,
+    beam: int,
+    stop: Stop | None = None,
+    successors: Successors | None = None,
+    source: tuple[int, ...] = (A,),
+) -> Violations:
+    model = ToyModel(7, table=table)
+    batch = make_batch([example_of(gold, source=source)])
+    found = beam_search(
+        model,
+        model.encode(batch, None),
+        (successors or Unconstrained(7, stop is not None)).start(batch),
+        beam_size=beam,
+        length_B=batch.target_length_B,
+        steps=len(gold),
+        rule=LastScore(),
+        stop=stop,
+        gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
+    ).violations
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 9])
+def test_gold_first_by_less_than_the_margin_at_the_last_step_is_a_violation(beam: int) -> None:
+    """Gold a has 1.0, the best wrong word b 0.6: 1.0 < 0.6 + 1, whatever the beam."""
+    found = violations_of({((), A): 1.0, ((), B): 0.6}, (A,), beam=beam)
+    assert found.violation_BT.tolist() == [[True]]
+    assert found.rival_BT.tolist() == [[B]]
+    assert found.rival_is_gold_BT.tolist() == [[False]]
+    assert found.gold_on_beam_B.tolist() == [True]
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 9])
+def test_gold_first_by_the_margin_at_the_last_step_is_no_violation(beam: int) -> None:
+    """1.5 < 0.5 + 1 is false: the margin is reached."""
+    found = violations_of({((), A): 1.5, ((), B): 0.5}, (A,), beam=beam)
+    assert found.violation_BT.tolist() == [[False]]
+    assert found.rival_BT.tolist() == [[A]]
+
+
+def test_gold_in_the_last_place_of_the_beam_is_a_violation_by_itself() -> None:
+    """Beam 2, step 1: b 5.0, then gold a 3.0 = the second place. 3.0 < 3.0 + 1, so the search restarts at a,
+    and step 2 knows nothing of b c 9.0: gold a b 2.0 against a c 0.5 is no violation (2.0 < 0.5 + 1 is
+    false)."""
+    table = {((), A): 3.0, ((), B): 5.0, ((B,), C): 9.0, ((A,), B): 2.0, ((A,), C): 0.5}
+    found = violations_of(table, (A, B), beam=2)
+    assert found.violation_BT.tolist() == [[True, False]]
+    assert found.rival_is_gold_BT.tolist() == [[True, False]]
+    assert found.rival_BT.tolist() == [[A, B]]
+    assert found.gold_score_BT.tolist() == [[3.0, 2.0]]
+    assert found.rival_score_BT.tolist() == [[3.0, 0.5]]
+
+
+def test_fewer_valid_candidates_than_places_are_no_violation() -> None:
+    """Ordering a b with a beam of 3: two prefixes at step 1, so there is no third to violate, although gold a
+    (-9.0) is far below b (9.0). At the last step the rival is b a: -1.0 < 4.0 + 1."""
+    table = {((), A): -9.0, ((), B): 9.0, ((A,), B): -1.0, ((B,), A): 4.0}
+    found = violations_of(table, (A, B), beam=3, successors=Permutation(), source=(A, B))
+    assert found.violation_BT.tolist() == [[False, True]]
+    assert found.rival_score_BT.tolist() == [[-math.inf, 4.0]]
+    assert found.rival_BT.tolist() == [[B, A]]
+
+
+def test_a_rivals_words_start_at_the_last_restart() -> None:
+    """Beam 1, gold a b c. Step 1: b 2.0 is first, a 1.0 < 2.0 + 1: restart. Step 2 after a: b 3.0 is first
+    and is gold: 3.0 < 3.0 + 1 restarts again. Step 3 after a b: c 1.0 against a 0.5: 1.0 < 0.5 + 1. The
+    rivals are b; b; a."""
+    table = {((), A): 1.0, ((), B): 2.0, ((A,), B): 3.0, ((A, B), C): 1.0, ((A, B), A): 0.5, ((B,), C): 50.0}
+    found = violations_of(table, (A, B, C), beam=1)
+    assert found.violation_BT.tolist() == [[True, True, True]]
+    assert found.rival_is_gold_BT.tolist() == [[False, True, False]]
+    assert found.rival_BT.tolist() == [[B, B, A]]
+
+
+def test_gold_is_known_by_its_whole_prefix() -> None:
+    """Beam 2, gold a c. Step 1: a 4.0, b 2.0: 4.0 < 2.0 + 1 is false. Step 2 (last): b c 3.0 ends in gold's
+    word but is not gold; gold a c has 2.5 and is second. The rival is b c, 2.5 < 3.0 + 1; it is not gold."""
+    table = {((), A): 4.0, ((), B): 2.0, ((B,), C): 3.0, ((A,), C): 2.5}
+    found = violations_of(table, (A, C), beam=2)
+    assert found.violation_BT.tolist() == [[False, True]]
+    assert found.rival_is_gold_BT.tolist() == [[False, False]]
+    assert found.rival_BT.tolist() == [[B, C]]
+
+
+def test_under_stop_top_an_ended_prefix_is_the_rival_before_the_last_place_is() -> None:
+    """Beam 3, step 1: gold a 2.0, </s> 1.5, b 1.2. Both violate the margin; </s> is the rival."""
+    table = {((), A): 2.0, ((), EOS): 1.5, ((), B): 1.2, ((A,), EOS): 5.0}
+    found = violations_of(table, (A, EOS), beam=3, stop=StopTop())
+    assert found.violation_BT.tolist() == [[True, False]]
+    assert found.rival_ended_BT.tolist() == [[True, False]]
+    assert found.rival_BT.tolist() == [[EOS, EOS]]
+
+
+def test_under_stop_top_an_ended_prefix_that_keeps_the_margin_leaves_the_beam() -> None:
+    """Beam 2, step 1: gold a 3.0, </s> 1.0: 3.0 < 1.0 + 1 is false, and </s> leaves. Step 2: a </s> 5.0 is
+    first and the best wrong sequence is a b 2.0, not what could follow </s>: no violation."""
+    table = {((), A): 3.0, ((), EOS): 1.0, ((A,), EOS): 5.0, ((A,), B): 2.0, ((EOS,), A): 9.0}
+    found = violations_of(table, (A, EOS), beam=2, stop=StopTop())
+    assert not found.violation_BT.any()
+    assert found.rival_score_BT.tolist() == [[1.0, 2.0]]
+
+
+def test_under_stop_best_the_end_symbol_is_a_word_like_any_other() -> None:
+    """The same scores, with </s> a going on: its 9.0 is above gold's 5.0 at the last step."""
+    table = {((), A): 3.0, ((), EOS): 1.0, ((A,), EOS): 5.0, ((A,), B): 2.0, ((EOS,), A): 9.0}
+    found = violations_of(table, (A, EOS), beam=2, stop=StopBest())
+    assert found.violation_BT.tolist() == [[False, True]]
+    assert found.rival_BT.tolist() == [[EOS, A]]
+    assert not found.rival_ended_BT.any()

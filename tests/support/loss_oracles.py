@@ -1,0 +1,309 @@
+"""Brute force for the losses: one sentence at a time, alone and unpadded, every prefix scored from scratch."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+
+import sacrebleu
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import BOS
+from argbeam.models.contract import Model
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+from oracles import Next, UninterruptedSearch, Words, training_search, uninterrupted_search
+
+SegmentCost = Callable[[Words, Words, int | None], float]
+"""A cost of one segment: the rival's words, gold's words, and gold's word before both (None at the beginning)."""
+
+
+def naive_bso(
+    model: Model,
+    batch: Batch,
+    noise: Noise | None,
+    *,
+    successors: Callable[[Words], Next],
+    beam: int,
+    margin: float,
+    ended_gives_up_place: bool,
+    cost: SegmentCost,
+    adds_up: bool = False,
+) -> Float[Tensor, ""]:
+    """Search sentence by sentence; score each violating prefix and gold's again, each from its first word, and sum
+    cost * (margin - f(gold) + f(rival))."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(batch.source_BS.shape[0]):
+        gold = tuple(batch.target_BT[row, : batch.target_length_B[row]].tolist())
+        if not gold:
+            continue
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        search = training_search(
+            successors(tuple(one.source_BS[0].tolist())),
+            ranks_from_scratch(model, one, one_noise, adds_up=adds_up),
+            gold,
+            beam=beam,
+            margin=margin,
+            ended_gives_up_place=ended_gives_up_place,
+            ties=False,
+        )
+        restart, score = 0, scores_from_scratch(model, one, one_noise, adds_up=adds_up)
+        for t, segment in enumerate(search.rivals, 1):
+            if segment is None:
+                continue
+            weight = cost(segment, gold[restart:t], gold[restart - 1] if restart else None)
+            loss = torch.tensor(margin, dtype=torch.float64)
+            if not search.rival_is_gold[t - 1]:
+                rival = (*gold[:restart], *segment)
+                loss = loss - score(gold[:t]) + score(rival)
+            total = total + weight * loss
+            restart = t
+    return total
+
+
+def naive_without_restarts(
+    model: Model,
+    batch: Batch,
+    noise: Noise | None,
+    *,
+    successors: Callable[[Words], Next],
+    beam: int,
+    ended_gives_up_place: bool,
+    adds_up: bool,
+    loss: Callable[[UninterruptedSearch, Words, Callable[[Words], Float[Tensor, ""]]], Float[Tensor, ""] | None],
+) -> Float[Tensor, ""]:
+    """Search sentence by sentence and add up `loss(search, gold, score)`, where score re-scores a whole prefix."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(batch.source_BS.shape[0]):
+        gold = tuple(batch.target_BT[row, : batch.target_length_B[row]].tolist())
+        if not gold:
+            continue
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        search = uninterrupted_search(
+            successors(tuple(one.source_BS[0].tolist())),
+            ranks_from_scratch(model, one, one_noise, adds_up=adds_up),
+            gold,
+            beam=beam,
+            ended_gives_up_place=ended_gives_up_place,
+            ties=False,
+        )
+        part = loss(search, gold, scores_from_scratch(model, one, one_noise, adds_up=adds_up))
+        total = total if part is None else total + part
+    return total
+
+
+def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Words) -> Float[Tensor, ""]:
+    """f of a prefix of a single sentence: encode, read every word but the newest, score that one."""
+    return _next_scores(model, one, noise, prefix[:-1])[prefix[-1]]
+
+
+def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Words) -> Float[Tensor, ""]:
+    """The log-probability of a whole sequence of a single sentence, read from its beginning."""
+    state, total = model.encode(one, noise), torch.zeros((), dtype=torch.float64)
+    for read, word in zip((BOS, *words), words, strict=False):
+        state = model.step(state, torch.tensor([read]))
+        total = total + model.scores(model.output(state)[None])[0, 0].log_softmax(0)[word]
+    return total
+
+
+def scores_from_scratch(
+    model: Model, one: Batch, noise: Noise | None, *, adds_up: bool
+) -> Callable[[Words], Float[Tensor, ""]]:
+    """f of a prefix, or the sum of f over its own prefixes; scores after equal words are computed once."""
+    following = cache(partial(_next_scores, model, one, noise))
+
+    def score(prefix: Words) -> Float[Tensor, ""]:
+        first = 1 if adds_up else len(prefix)
+        return torch.stack([following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1)]).sum()
+
+    return score
+
+
+def ranks_from_scratch(
+    model: Model, one: Batch, noise: Noise | None, *, adds_up: bool = False
+) -> Callable[[Words], float]:
+    """The same without gradient."""
+
+    @cache
+    def following(prefix: Words) -> list[float]:
+        with torch.no_grad():
+            return _next_scores(model, one, noise, prefix).tolist()
+
+    def rank(prefix: Words) -> float:
+        first = 1 if adds_up else len(prefix)
+        return sum(following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
+
+    return rank
+
+
+def _next_scores(model: Model, one: Batch, noise: Noise | None, read: Words) -> Float[Tensor, " V"]:
+    state = model.encode(one, noise)
+    for word in (BOS, *read):
+        state = model.step(state, torch.tensor([word]))
+    return model.scores(model.output(state)[None])[0, 0]
+
+
+def alone(batch: Batch, row: int) -> Batch:
+    """One sentence of a batch without its neighbours and without padding."""
+    source_length, target_length = int(batch.source_length_B[row]), int(batch.target_length_B[row])
+    one = slice(row, row + 1)
+    return Batch(
+        source_BS=batch.source_BS[one, :source_length],
+        source_length_B=batch.source_length_B[one],
+        target_BT=batch.target_BT[one, :target_length],
+        target_length_B=batch.target_length_B[one],
+        sentence_B=batch.sentence_B[one],
+    )
+
+
+def noise_alone(noise: Noise | None, row: int) -> Noise | None:
+    return None if noise is None else Noise(noise.seed, noise.update, noise.sentence_B[row : row + 1])
+
+
+def gradients(loss: Float[Tensor, ""], model: nn.Module) -> dict[str, Tensor]:
+    """The gradient of every parameter, zeros where the loss does not depend on it."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    if not loss.requires_grad:
+        return {name: torch.zeros_like(p) for name, p in zip(names, parameters, strict=True)}
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    return dict(zip(names, found, strict=True))
+
+
+# Costs of one segment, as loops over lists or by another package.
+
+
+def naive_zero_one(rival: Words, gold: Words, before: int | None) -> float:
+    return 1.0
+
+
+def naive_one_minus_bleu(rival: Words, gold: Words, before: int | None) -> float:
+    """By sacreBLEU's sentence BLEU; words are written as numbers."""
+    hypothesis, reference = (" ".join(map(str, side)) for side in (rival, gold))
+    score = sacrebleu.sentence_bleu(
+        hypothesis, [reference], smooth_method="exp", use_effective_order=True, tokenize="none"
+    )
+    return 1 - score.score / 100
+
+
+def naive_one_minus_authors_bleu(rival: Words, gold: Words, before: int | None) -> float:
+    """Segments start with the word before them (the first with the start symbol, here -1), absent orders count as
+    precision 1, the k-th order without a match has 2^-k matches."""
+    lead = (-1 if before is None else before,)
+    rival, gold = (*lead, *rival), (*lead, *gold)
+    product, smooth = 1.0, 1.0
+    for order in range(1, min(4, len(rival)) + 1):
+        ours, theirs = (Counter(side[i : i + order] for i in range(len(side) - order + 1)) for side in (rival, gold))
+        matches = float((ours & theirs).total())
+        if matches == 0:
+            smooth /= 2
+            matches = smooth
+        product *= matches / ours.total()
+    return 1 - product**0.25
+
+
+def naive_hamming(rival: Words, gold: Words, before: int | None) -> float:
+    """The number of places at which the two differ."""
+    return float(sum(a != b for a, b in zip(rival, gold, strict=True)))
+
+
+class CachedAttention(nn.Module):
+    """A decoder whose state grows: causal self-attention that keeps the keys and values of the words read so far."""
+
+    def __init__(self, *, vocabulary: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.source = nn.Embedding(vocabulary, hidden)
+        self.target = nn.Embedding(vocabulary, hidden)
+        self.query = nn.Linear(hidden, hidden)
+        self.key_value = nn.Linear(hidden, 2 * hidden)
+        self.last = nn.Linear(2 * hidden, vocabulary)
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        position_S = torch.arange(batch.source_BS.shape[1])
+        real_BS1 = (position_S < batch.source_length_B[:, None])[..., None]
+        source_BH = (self.source(batch.source_BS) * real_BS1).sum(1)
+        (rows, width), dtype = source_BH.shape, source_BH.dtype
+        sentence = {"source": source_BH}
+        if noise is not None:
+            steps = batch.target_BT.shape[1]
+            sentence["noise"] = noise.mask(1, steps=steps, width=width, rate=self.dropout, dtype=dtype)
+        cache_N0H = torch.zeros(rows, 0, width, dtype=dtype)
+        output_NG = torch.zeros(rows, 2 * width, dtype=dtype)
+        return State(sentence, {"keys": cache_N0H, "values": cache_N0H, "output": output_NG})
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        shared = state.sentence
+        rows = tokens_N.shape[0] // shared["source"].shape[0]
+        x_NH = self.target(tokens_N) + shared["source"].repeat_interleave(rows, 0)
+        if "noise" in shared:
+            x_NH = x_NH * shared["noise"][:, state.time].repeat_interleave(rows, 0)
+        key_NH, value_NH = self.key_value(x_NH).chunk(2, 1)
+        keys_NTH = torch.cat([state.hypothesis["keys"], key_NH[:, None]], 1)
+        values_NTH = torch.cat([state.hypothesis["values"], value_NH[:, None]], 1)
+        weights_N1T = (self.query(x_NH)[:, None] @ keys_NTH.transpose(1, 2)).softmax(-1)
+        context_NH = (weights_N1T @ values_NTH)[:, 0]
+        output_NG = torch.cat([context_NH, x_NH], 1).tanh()
+        return State(shared, {"keys": keys_NTH, "values": values_NTH, "output": output_NG}, state.time + 1)
+
+    def output(self, state: State) -> Float[Tensor, "N G"]:
+        return state.hypothesis["output"]
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        scores_GRV = self.last(output_GRH)
+        if candidates_GC is None:
+            return scores_GRV
+        return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
+
+
+class TableModel(nn.Module):
+    """The score of each word after each prefix is a weight of its own, so that a gradient reads like a table.
+
+    Prefixes that the table leaves out share one row; words that it leaves out score -100.
+    """
+
+    def __init__(self, table: Mapping[Words, Mapping[int, float]], *, vocabulary: int) -> None:
+        super().__init__()
+        self.prefixes = list(table)
+        number = {prefix: i for i, prefix in enumerate(self.prefixes)}
+        elsewhere = len(table)
+        weights = torch.full((elsewhere + 1, vocabulary), -100.0, dtype=torch.float64)
+        self.child_XV = torch.full((elsewhere + 1, vocabulary), elsewhere)
+        for prefix, words in table.items():
+            for word, score in words.items():
+                weights[number[prefix], word] = score
+            if prefix:
+                self.child_XV[number[prefix[:-1]], prefix[-1]] = number[prefix]
+        self.weight_XV = nn.Parameter(weights)
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        return State({}, {"prefix": torch.full_like(batch.sentence_B, self.prefixes.index(()))})
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        prefix_N = state.hypothesis["prefix"]
+        if state.time > 0:  # the first word read is BOS
+            prefix_N = self.child_XV[prefix_N, tokens_N]
+        return State({}, {"prefix": prefix_N}, state.time + 1)
+
+    def output(self, state: State) -> Float[Tensor, "N X"]:
+        return nn.functional.one_hot(state.hypothesis["prefix"], self.weight_XV.shape[0]).double()
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R X"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        scores_GRV = output_GRH @ self.weight_XV
+        if candidates_GC is None:
+            return scores_GRV
+        return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
+
+    def gradients(self, loss: Float[Tensor, ""]) -> dict[tuple[Words, int], float]:
+        """The entries (prefix, word) of the table that have a gradient."""
+        gradient_XV = gradients(loss, self)["weight_XV"]
+        assert not gradient_XV[-1].any()
+        return {
+            (self.prefixes[row], column): gradient_XV[row, column].item()
+            for row, column in gradient_XV.nonzero().tolist()
+        }

@@ -1,0 +1,373 @@
+"""Brute force: a model whose scores are a table, and searches as plain loops over one sentence's prefixes.
+
+Nothing here is batched or shared with argbeam's own search. A prefix is a tuple of words, without BOS.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import reject
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from argbeam.data.batches import Batch, Example
+from argbeam.data.vocabulary import BOS, EOS, PAD
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+
+Words = tuple[int, ...]
+Next = Callable[[Words], list[int]]
+Rank = Callable[[Words], float]
+
+_PRIME = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ToyModel:
+    """The score of a word is a pseudo-random number, fixed by the sentence's number and the whole prefix.
+
+    Scores lie between -scale and scale, in float64 of 53 random bits, so that no two are equal. The state
+    holds the words read, and the "output layer" picks columns. `table`, where given, holds some scores by
+    (prefix, word) for hand-computed cases; all other words then score `missing`.
+    """
+
+    vocabulary: int
+    seed: int = 0
+    scale: float = 1.0
+    table: dict[tuple[Words, int], float] | None = None
+    missing: float = -100.0
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        # Every row carries its sentence's number, so that a row selected from another sentence shows.
+        nothing_B0 = torch.zeros(batch.sentence_B.shape[0], 0, dtype=torch.int64)
+        return State(sentence={}, hypothesis={"number": batch.sentence_B, "read": nothing_B0})
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        read_NT = torch.cat([state.hypothesis["read"], tokens_N[:, None]], 1)
+        return State(state.sentence, {**state.hypothesis, "read": read_NT}, state.time + 1)
+
+    def output(self, state: State) -> Float[Tensor, "N V"]:
+        read_NT = state.hypothesis["read"]
+        if read_NT.shape[1] == 0:
+            return torch.zeros(read_NT.shape[0], self.vocabulary, dtype=torch.float64)
+        if self.table is not None:
+            return torch.tensor([self._row(tuple(row[1:])) for row in read_NT.tolist()], dtype=torch.float64)
+        key_N = state.hypothesis["number"]
+        for column_N in read_NT.unbind(1)[1:]:
+            key_N = _mixed(key_N, column_N)
+        word_V = torch.arange(self.vocabulary)
+        high_NV, low_NV = self._drawn(key_N[:, None], word_V[None])
+        return self._score(high_NV.double(), low_NV.double())
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R V"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        if candidates_GC is None:
+            return output_GRH
+        return output_GRH.gather(2, candidates_GC[:, None].expand(-1, output_GRH.shape[1], -1))
+
+    def score_of(self, sentence: int, prefix: Words, word: int) -> float:
+        """The score of one word after one prefix."""
+        if self.table is not None:
+            return self.table.get((prefix, word), self.missing)
+        key = sentence
+        for earlier in prefix:
+            key = _mixed(key, earlier)
+        return self._score(*self._drawn(key, word))
+
+    def _row(self, prefix: Words) -> list[float]:
+        assert self.table is not None
+        return [self.table.get((prefix, word), self.missing) for word in range(self.vocabulary)]
+
+    def _drawn(self, key: Any, word: Any) -> tuple[Any, Any]:
+        high = _mixed(_mixed(key, word), self.seed)
+        return high, _mixed(high, 12345)
+
+    def _score(self, high: Any, low: Any) -> Any:
+        return self.scale * (2 * (high + low / _PRIME) / _PRIME - 1)
+
+
+def _mixed(key: Any, word: Any) -> Any:
+    """One step of a hash, the same for Python's integers and for int64 (nothing exceeds 63 bits)."""
+    for factor in (48271, 1103515245):
+        key = ((key ^ (key >> 15)) * factor + (word + 1) * 69621 + 7) % _PRIME
+    return key
+
+
+# Successors: from a prefix to the words that may follow it.
+
+
+def unconstrained(vocabulary: int, *, end_symbol: bool) -> Next:
+    """Every word but PAD and BOS, and EOS where sentences end in it."""
+    left_out = {PAD, BOS} if end_symbol else {PAD, BOS, EOS}
+    return lambda prefix: [word for word in range(vocabulary) if word not in left_out]
+
+
+def permutation(source: Sequence[int]) -> Next:
+    """The words of the source that are left."""
+    return lambda prefix: sorted((Counter(source) - Counter(prefix)).keys())
+
+
+def shift_reduce(source: Sequence[int], *, vocabulary: int, actions: int) -> Next:
+    """The next word of the source; the actions, when two items or more are on the stack."""
+    first = vocabulary - actions
+
+    def successors(prefix: Words) -> list[int]:
+        shifts = [word for word in prefix if word < first]
+        reduces = len(prefix) - len(shifts)
+        following = list(source[len(shifts) : len(shifts) + 1])
+        return following + (list(range(first, vocabulary)) if len(shifts) - reduces >= 2 else [])
+
+    return successors
+
+
+# Ranks: the three score rules, each from a whole prefix.
+
+
+def last_score(model: ToyModel, sentence: int) -> Rank:
+    """The score of the newest word."""
+    return lambda prefix: model.score_of(sentence, prefix[:-1], prefix[-1])
+
+
+def score_sum(model: ToyModel, sentence: int) -> Rank:
+    """The sum of the words' scores."""
+    return lambda prefix: math.fsum(model.score_of(sentence, prefix[:t], prefix[t]) for t in range(len(prefix)))
+
+
+def logprob_sum(model: ToyModel, sentence: int) -> Rank:
+    """The sum of the words' log-probabilities over the whole vocabulary."""
+
+    def logprob(prefix: Words, word: int) -> float:
+        scores = [model.score_of(sentence, prefix, other) for other in range(model.vocabulary)]
+        return scores[word] - math.log(math.fsum(math.exp(score) for score in scores))
+
+    return lambda prefix: math.fsum(logprob(prefix[:t], prefix[t]) for t in range(len(prefix)))
+
+
+# Searches.
+
+
+@dataclass(frozen=True)
+class BruteForce:
+    """What a search found in one sentence: sequences in order, whether they ended properly, and the beam of
+    every step, best first, before ended prefixes leave it."""
+
+    sequences: list[Words]
+    finished: list[bool]
+    beams: list[list[Words]]
+    dead: bool = False
+
+
+def enumerate_sequences(successors: Next, *, length: int, end: int | None = None) -> list[Words]:
+    """Every sequence of exactly `length` words; with `end`, every one of at most `length` that ends in it."""
+    complete: list[Words] = []
+    alive: list[Words] = [()]
+    for t in range(length):
+        grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+        if end is None:
+            complete = grown if t == length - 1 else []
+            alive = grown
+        else:
+            complete += [prefix for prefix in grown if prefix[-1] == end]
+            alive = [prefix for prefix in grown if prefix[-1] != end]
+    return complete
+
+
+def greedy(successors: Next, rank: Rank, *, length: int, end: int | None = None) -> Words:
+    """Take the best word again and again; stop at `end`, or where no word may follow."""
+    prefix: Words = ()
+    while len(prefix) < length and successors(prefix) and (not prefix or prefix[-1] != end):
+        prefix = max(((*prefix, word) for word in successors(prefix)), key=rank)
+    return prefix
+
+
+def brute_force_beam(successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
+    """A beam search of fixed length. If it meets a dead end, the beam before it is what it has found."""
+    alive: list[Words] = [()]
+    beams: list[list[Words]] = []
+    dead = False
+    for _ in range(length):
+        kept = _best(successors, rank, alive, beam)
+        if not kept:
+            dead = True
+            break
+        beams.append(kept)
+        alive = kept
+    return BruteForce(alive[:n_best], [not dead] * len(alive[:n_best]), beams, dead)
+
+
+def brute_force_stop_top(successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
+    """A beam search that ends when its top-ranked prefix has ended (n times for the n best)."""
+    alive: list[Words] = [()]
+    beams: list[list[Words]] = []
+    found: list[Words] = []
+    while len(beams) < length and alive and len(found) < n_best:
+        kept = _best(successors, rank, alive, beam)
+        if not kept:
+            break
+        beams.append(kept)
+        alive = [prefix for prefix in kept if prefix[-1] != EOS]
+        while kept and kept[0][-1] == EOS and len(found) < n_best:
+            found.append(kept[0])
+            kept = kept[1:]
+    if found:
+        return BruteForce(found, [True] * len(found), beams)
+    return BruteForce(alive[:1], [False] * len(alive[:1]), beams)
+
+
+def brute_force_stop_best(
+    successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1, length_power: float = 0.0
+) -> BruteForce:
+    """A beam search that sets ended prefixes aside, runs to the limit, and returns the best of them."""
+    alive: list[Words] = [()]
+    beams: list[list[Words]] = []
+    ended: list[Words] = []
+    for _ in range(length):
+        kept = _best(successors, rank, alive, beam)
+        if not kept:
+            break
+        beams.append(kept)
+        ended += [prefix for prefix in kept if prefix[-1] == EOS]
+        alive = [prefix for prefix in kept if prefix[-1] != EOS]
+    if ended:
+        ended.sort(key=lambda prefix: -rank(prefix) / len(prefix) ** length_power)
+        return BruteForce(ended[:n_best], [True] * len(ended[:n_best]), beams)
+    return BruteForce(alive[:1], [False] * len(alive[:1]), beams)
+
+
+@dataclass(frozen=True)
+class TrainingSearch:
+    """A search with gold, step by step: column t is the paper's time t + 1.
+
+    `rivals[t]` is the rival's words since the last restart where there is a violation, otherwise None.
+    """
+
+    violation: list[bool]
+    rivals: list[Words | None]
+    rival_is_gold: list[bool]
+    rival_ended: list[bool]
+    gold_score: list[float]
+    rival_score: list[float]
+    gold_on_beam: bool
+    beams: list[list[Words]]
+
+
+def training_search(
+    successors: Next,
+    rank: Rank,
+    gold: Words,
+    *,
+    beam: int,
+    margin: float,
+    ended_gives_up_place: bool = False,
+    ties: bool = True,
+) -> TrainingSearch:
+    """The search of Wiseman & Rush 2016, section 4.1; `ended_gives_up_place` is the stop rule `top`.
+
+    Between equals either may be chosen. Where that matters (`ties=False`) hypothesis draws another case.
+    """
+    violation, rivals, is_gold, ended, gold_score, rival_score, beams = [], [], [], [], [], [], []
+    alive: list[Words] = [()]
+    restarted_at = 0
+    on_beam = False
+    for t in range(1, len(gold) + 1):
+        ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
+        if not ties and tied(ranked, rank):
+            reject()
+        kept = ranked[:beam]
+        beams.append(kept)
+        on_beam = gold[:t] in kept
+        of_gold = rank(gold[:t])
+        rival: Words | None = None
+        rival_has_ended = False
+        if t == len(gold):
+            # The best wrong sequence, even where the beam is so narrow that only gold is on it.
+            rival = next((prefix for prefix in ranked if prefix != gold), None)
+        else:
+            if len(kept) == beam:
+                rival = kept[beam - 1]
+            top_ended = next((prefix for prefix in kept if prefix[-1] == EOS), None)
+            if ended_gives_up_place and top_ended is not None and of_gold < rank(top_ended) + margin:
+                rival, rival_has_ended = top_ended, True
+        of_rival = -math.inf if rival is None else rank(rival)
+        violates = of_gold < of_rival + margin
+        violation.append(violates)
+        rivals.append(rival[restarted_at:] if violates and rival is not None else None)
+        is_gold.append(violates and rival == gold[:t])
+        ended.append(violates and rival_has_ended)
+        gold_score.append(of_gold)
+        rival_score.append(of_rival)
+        if violates:
+            alive, restarted_at = [gold[:t]], t
+        else:
+            alive = [prefix for prefix in kept if not (ended_gives_up_place and prefix[-1] == EOS)]
+    return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, on_beam, beams)
+
+
+def tied(ranked: list[Words], rank: Rank) -> bool:
+    """Whether two prefixes rank alike up to rounding, as they do where dropout has left nothing of a step."""
+    ranks = [rank(prefix) for prefix in ranked]
+    return any(a - b <= 1e-12 * (1 + abs(a)) for a, b in itertools.pairwise(ranks) if math.isfinite(a + b))
+
+
+@dataclass(frozen=True)
+class UninterruptedSearch:
+    """A search with gold and without restarts. `stop` is the step, counted from 1, at which it has lost gold, or its
+    last; `rivals[t]` is the best wrong prefix of each step, if there is one."""
+
+    beams: list[list[Words]]
+    gold_score: list[float]
+    rivals: list[Words | None]
+    rival_score: list[float]
+    stop: int
+
+    def behind(self, t: int) -> float:
+        return self.rival_score[t - 1] - self.gold_score[t - 1]
+
+    def early_update(self, margin: float) -> int | None:
+        """The step trained on by early update, if there is one."""
+        return self.stop if self.behind(self.stop) > -margin else None
+
+    def max_violation(self, margin: float) -> int | None:
+        """The step trained on by maximum violation, if there is one."""
+        worst = max(range(1, len(self.beams) + 1), key=self.behind)
+        return worst if self.behind(worst) > -margin else None
+
+
+def uninterrupted_search(
+    successors: Next, rank: Rank, gold: Words, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
+) -> UninterruptedSearch:
+    """The beam search of decoding, with a look at gold after every step; `ties` as above."""
+    beams, gold_score, rivals, rival_score = [], [], [], []
+    alive: list[Words] = [()]
+    stop = 0
+    for t in range(1, len(gold) + 1):
+        ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
+        if not ties and tied(ranked, rank):
+            reject()
+        kept = ranked[:beam]
+        rival = next((prefix for prefix in ranked if prefix != gold[:t]), None)
+        beams.append(kept)
+        gold_score.append(rank(gold[:t]))
+        rivals.append(rival)
+        rival_score.append(-math.inf if rival is None else rank(rival))
+        ends_here = ended_gives_up_place and bool(kept) and kept[0][-1] == EOS
+        if not stop and (gold[:t] not in kept or ends_here or t == len(gold)):
+            stop = t
+        alive = [prefix for prefix in kept if not (ended_gives_up_place and prefix[-1] == EOS)]
+    return UninterruptedSearch(beams, gold_score, rivals, rival_score, stop)
+
+
+def example_of(target: Sequence[int], *, source: Sequence[int] = (4,), sentence: int = 0) -> Example:
+    """An example from lists."""
+    return Example(tuple(source), tuple(target), sentence)
+
+
+def _best(successors: Next, rank: Rank, alive: list[Words], beam: int) -> list[Words]:
+    grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+    return sorted(grown, key=rank, reverse=True)[:beam]

@@ -1,0 +1,177 @@
+"""Batches of toy sentences drawn by hypothesis, and what a search found in them as lists of words."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from hypothesis import strategies as st
+
+from argbeam.data.batches import Batch, make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.search.gold import Gold, Policy, Restart
+from argbeam.search.result import SearchResult
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
+from oracles import (
+    Next,
+    Rank,
+    ToyModel,
+    Words,
+    enumerate_sequences,
+    example_of,
+    last_score,
+    logprob_sum,
+    permutation,
+    score_sum,
+    shift_reduce,
+    unconstrained,
+)
+
+RANKS: dict[ScoreRule, Callable[[ToyModel, int], Rank]] = {
+    LastScore(): last_score,
+    ScoreSum(): score_sum,
+    LogprobSum(): logprob_sum,
+}
+rules = st.sampled_from(list(RANKS))
+stops = st.sampled_from([StopTop(), StopBest()])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A toy model and sentences: for each its number, its source, its length (or limit) and its successors as
+    a loop knows them."""
+
+    model: ToyModel
+    numbers: list[int]
+    sources: list[list[int]]
+    lengths: list[int]
+    by_sentence: list[Next]
+    successors: Successors
+
+    @cached_property
+    def batch(self) -> Batch:
+        rows = zip(self.lengths, self.sources, self.numbers, strict=True)
+        return make_batch([example_of([4] * n, source=source, sentence=i) for n, source, i in rows])
+
+    def search(
+        self,
+        *,
+        beam: int,
+        rule: ScoreRule,
+        stop: Stop | None = None,
+        n_best: int = 1,
+        golds: list[Words] | None = None,
+        margin: float = 1.0,
+        policy: Callable[[float], Policy] = Restart,
+    ) -> SearchResult:
+        gold, lengths = None, self.lengths
+        if golds is not None:
+            padded = make_batch([example_of(words) for words in golds])
+            gold = Gold(padded.target_BT, padded.target_length_B, policy(margin))
+            lengths = [len(words) for words in golds]
+        return beam_search(
+            self.model,
+            self.model.encode(self.batch, None),
+            self.successors.start(self.batch),
+            beam_size=beam,
+            length_B=torch.tensor(lengths),
+            steps=max(lengths),
+            rule=rule,
+            stop=stop,
+            gold=gold,
+            n_best=n_best,
+        )
+
+    def rank(self, rule: ScoreRule, b: int) -> Rank:
+        return RANKS[rule](self.model, int(self.batch.sentence_B[b]))
+
+
+def widest(case: Case, *, end: int | None) -> int:
+    """The largest number of prefixes alive at one step, and a few more."""
+    spaces = [
+        len(enumerate_sequences(successors, length=t, end=end)) if end is None else _open_space(successors, t)
+        for successors, length in zip(case.by_sentence, case.lengths, strict=True)
+        for t in range(1, length + 1)
+    ]
+    return max(spaces) + 3
+
+
+def _open_space(successors: Next, length: int) -> int:
+    alive: list[Words] = [()]
+    for _ in range(length):
+        grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+        alive = [prefix for prefix in grown if prefix[-1] != EOS]
+    return len(grown)
+
+
+SMALL_SPACES = [(5, 5), (6, 4), (7, 3), (8, 3)]  # vocabulary and longest length
+
+
+@st.composite
+def unconstrained_cases(draw: st.DrawFn, *, end_symbol: bool) -> Case:
+    vocabulary, longest = draw(st.sampled_from(SMALL_SPACES))
+    lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=4))
+    numbers = draw(st.lists(st.integers(0, 10**6), min_size=len(lengths), max_size=len(lengths), unique=True))
+    model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=draw(st.sampled_from([0.5, 2.0, 5.0])))
+    loops = [unconstrained(vocabulary, end_symbol=end_symbol)] * len(lengths)
+    sources = [[4]] * len(lengths)
+    return Case(model, numbers, sources, lengths, loops, Unconstrained(vocabulary, end_symbol))
+
+
+@st.composite
+def permutation_cases(draw: st.DrawFn) -> Case:
+    vocabulary = draw(st.integers(5, 8))
+    sources = draw(st.lists(st.lists(st.integers(4, vocabulary - 1), min_size=1, max_size=5), min_size=1, max_size=4))
+    model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=2.0)
+    lengths = [len(source) for source in sources]
+    loops = [permutation(source) for source in sources]
+    return Case(model, list(range(len(sources))), sources, lengths, loops, Permutation())
+
+
+@st.composite
+def parsing_cases(draw: st.DrawFn) -> Case:
+    vocabulary, actions = draw(st.sampled_from([(6, 1), (7, 2), (8, 2)]))
+    words = st.integers(4, vocabulary - actions - 1)
+    sources = draw(st.lists(st.lists(words, min_size=1, max_size=3), min_size=1, max_size=4))
+    lengths = [2 * len(s) - 1 for s in sources]
+    model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=2.0)
+    loops = [shift_reduce(s, vocabulary=vocabulary, actions=actions) for s in sources]
+    return Case(model, list(range(len(sources))), sources, lengths, loops, ShiftReduce(vocabulary, actions))
+
+
+constrained_cases = st.one_of(permutation_cases(), parsing_cases())
+fixed_cases = st.one_of(unconstrained_cases(end_symbol=False), constrained_cases)
+open_cases = unconstrained_cases(end_symbol=True)
+
+
+def sequences(result: SearchResult, b: int) -> list[Words]:
+    """The sequences returned for a sentence, without padding; places that hold none are left out."""
+    return [
+        tuple(row[:length])
+        for row, length, rank in zip(
+            result.tokens_BNT[b].tolist(),
+            result.length_BN[b].tolist(),
+            result.rank_BN[b].tolist(),
+            strict=True,
+        )
+        if rank > -math.inf
+    ]
+
+
+def beams_of(result: SearchResult, b: int) -> list[list[tuple[Words, float]]]:
+    """Every step's prefixes with their ranks, read back through the parents."""
+    steps: list[list[tuple[Words, float]]] = []
+    rows: list[Words] = [()] * result.beams.tokens_TBJ.shape[2]
+    for tokens_J, parents_J, ranks_J in zip(
+        result.beams.tokens_TBJ[:, b].tolist(),
+        result.beams.parents_TBJ[:, b].tolist(),
+        result.beams.ranks_TBJ[:, b].tolist(),
+        strict=True,
+    ):
+        rows = [(*rows[parent], word) for word, parent in zip(tokens_J, parents_J, strict=True)]
+        steps.append([(row, rank) for row, rank in zip(rows, ranks_J, strict=True) if rank > -math.inf])
+    return steps

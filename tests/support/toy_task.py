@@ -1,0 +1,68 @@
+"""A task of a handful of tokens, for tests of decoding."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from argbeam.data.batches import Example
+from argbeam.data.vocabulary import SPECIALS, Vocabulary
+from argbeam.search.successors import Successors, Unconstrained
+from argbeam.tasks.contract import Item, Read, Score
+
+VOCABULARY = Vocabulary((*SPECIALS, "a", "b", "c"))
+
+
+@dataclass(frozen=True)
+class ToyTask:
+    """Words of the vocabulary in and out. A sentence's number, on which the toy model's scores depend, is its
+    reference: so it is the same whatever the sentence's neighbours are."""
+
+    constraint: Successors
+    open_length: bool
+    source = VOCABULARY
+    target = VOCABULARY
+
+    @property
+    def unconstrained(self) -> Successors:
+        return Unconstrained(len(VOCABULARY), end_symbol=self.open_length)
+
+    @property
+    def assets(self) -> dict[str, bytes]:
+        return {}
+
+    def read(self, split: str) -> Read:
+        return Read([])
+
+    def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
+        return iter(())
+
+    def item(self, line: str) -> Item:
+        words = tuple(line.split())
+        return Item(source=words, surface=words)
+
+    def example(self, item: Item, number: int) -> Example:
+        encode = VOCABULARY.encode
+        return Example(tuple(encode(item.source)), tuple(encode(item.target)), int(item.reference))
+
+    def training_view(self, example: Example, epoch: int) -> Example:
+        return example
+
+    def limit(self, example: Example) -> int:
+        return len(example.source)
+
+    def text(self, item: Item, output: Sequence[int]) -> str:
+        return " ".join(VOCABULARY.decode(output))
+
+    def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
+        """The number of words put out."""
+        words = float(sum(len(output) for output in outputs))
+        return Score(words, {"words": words}, "words")
+
+
+def items_of(sources: Sequence[Sequence[int]]) -> list[Item]:
+    words = [tuple(VOCABULARY.decode(source)) for source in sources]
+    return [Item(source=w, surface=w, reference=str(10 * i + 3)) for i, w in enumerate(words)]
+
+
+def number_of(item: Item) -> int:
+    return int(item.reference)

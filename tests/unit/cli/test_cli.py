@@ -1,0 +1,644 @@
+"""The command, from outside: what it takes, prints, writes and says when something is wrong."""
+
+import gzip
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import typer.main
+
+from argbeam.cli import app as cli
+from argbeam.cli.decode_lines import opened
+from argbeam.errors import ConfigError
+from argbeam.files import read_records
+from argbeam.runtime.group import ALONE
+from argbeam.settings.shipped import shipped_recipes
+from small_runs import written_recipe
+
+RECIPE = """# A tiny recipe.
+name = "tiny"
+
+[task]
+kind = "{task}"
+
+[data]
+kind = "generated"
+types = 200
+train = 40
+dev = 6
+test = 6
+
+[model]
+hidden = 8
+embedding = 8
+
+[batch]
+size = 8
+
+[stages.pretrain]
+epochs = 1
+loss = {{ kind = "cross_entropy" }}
+optimizer = {{ encoder = 0.05, decoder = 0.05, output = 0.2 }}
+{more}
+[decode]
+length_factor = 1.0
+
+[runtime]
+device = "cpu"
+"""
+BSO = """
+[stages.bso]
+epochs = 1
+loss = { kind = "bso", train_beam = 3 }
+optimizer = { encoder = 0.05, decoder = 0.05, output = 0.1 }
+"""
+
+Result = subprocess.CompletedProcess[str]
+Command = Callable[..., Result]
+
+
+def write_recipe(folder: Path, *, task: str = "word_ordering", more: str = "") -> Path:
+    path = folder / f"{task}.toml"
+    path.write_text(RECIPE.format(task=task, more=more), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def argbeam(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process: importing torch anew for each test would take most of the time."""
+
+    def call(*arguments: str | Path, stdin: bytes = b"") -> Result:
+        read, write = os.pipe()
+        with os.fdopen(write, "wb") as end:
+            end.write(stdin)
+        monkeypatch.setattr(sys, "argv", ["argbeam", *map(str, arguments)])
+        capfd.readouterr()
+        with os.fdopen(read, "r") as source, pytest.raises(SystemExit) as exit_:
+            monkeypatch.setattr(sys, "stdin", source)
+            cli.main()
+        out, err = capfd.readouterr()
+        code = exit_.value.code
+        return subprocess.CompletedProcess(list(arguments), code if isinstance(code, int) else 0, out, err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A trained run of each task, and one more of word ordering trained with BSO."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = {}
+    for name, task, more in (
+        ("ordering", "word_ordering", ""),
+        ("bso", "word_ordering", BSO),
+        ("parsing", "parsing", ""),
+        ("translation", "translation", BSO),
+    ):
+        made[name] = folder / name
+        _train(write_recipe(folder, task=task, more=more), made[name])
+    return made
+
+
+def _train(recipe: Path, out: Path) -> None:
+    from argbeam.runs.train import train
+    from argbeam.settings.recipe_files import load_recipe
+
+    for _ in train(load_recipe(recipe), out):
+        pass
+
+
+def test_the_command_line_is_what_it_was() -> None:
+    """Frozen: a change here is a change for every user, and is made on purpose."""
+    commands: Any = typer.main.get_command(cli.app)
+    found = {
+        verb: [name for parameter in command.params for name in parameter.opts if name != "--help"]
+        for verb, command in commands.commands.items()
+    }
+    assert found == {
+        "demo": ["--out", "--seed", "--json"],
+        "train": ["recipe", "--out", "--set", "--data"],
+        "decode": [
+            "run",
+            "--input",
+            "--output",
+            "--beam",
+            "--n-best",
+            "--scores",
+            "--trace",
+            "--conll",
+            "--json",
+            "--set",
+        ],
+        "evaluate": ["run", "--split", "--beam", "--against", "--json", "--set", "--data"],
+        "reproduce": ["tables", "--data", "--out", "--seeds", "--jobs", "--set", "--dry-run"],
+        "report": ["runs", "--out"],
+        "bench": [
+            "--device",
+            "--batch",
+            "--source",
+            "--target",
+            "--vocab",
+            "--layers",
+            "--hidden",
+            "--beams",
+            "--test-beams",
+            "--rounds",
+            "--json",
+        ],
+        "recipes": ["name"],
+        "settings": [],
+    }
+
+
+@pytest.mark.parametrize("verb", ["--help", "recipes", "settings"])
+def test_verbs_that_only_print_import_no_torch(verb: str) -> None:
+    code = f"import sys; sys.argv = ['argbeam', '{verb}']\nfrom argbeam import cli\n"
+    code += "try: cli.main()\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "argbeam", "recipes"], check=True, capture_output=True, text=True)
+    assert "demo/bso" in done.stdout
+
+
+def test_the_version_is_that_of_the_package(argbeam: Command) -> None:
+    from importlib.metadata import version
+
+    done = argbeam("--version")
+    assert (done.returncode, done.stdout) == (0, f"argbeam {version('argbeam')}\n")
+
+
+def test_an_unknown_verb_exits_with_2(argbeam: Command) -> None:
+    done = argbeam("trian")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such command 'trian'" in done.stderr
+
+
+def test_train_prints_its_stages_and_resuming_a_finished_run_does_nothing(argbeam: Command, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, more=BSO)
+    done = argbeam("train", recipe, "--out", tmp_path / "run", "--set", "runtime.tensorboard=true")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(": ")[1] for line in done.stdout.splitlines()] == ["pretrain", "bso"]
+    lines = done.stderr.splitlines()
+    assert lines[0] == "40 training sentences, 6 dev sentences"
+    assert lines[1].startswith("pretrain, epoch 1; loss ") and "dev perplexity" in lines[1]
+    assert lines[3].startswith("bso, epoch 1; loss ") and "violations a word" in lines[3]
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+    again = argbeam("train", recipe, "--out", tmp_path / "run")
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+    assert "training is finished; nothing to do" in again.stderr
+
+
+def test_a_recipe_that_is_not_there_names_the_nearest_and_all(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("train", "demo/bos", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "argbeam: error: demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? "
+        f"shipped: {', '.join(shipped_recipes())}\n"
+    )
+
+
+def test_errors_in_settings_are_one_line(argbeam: Command, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    done = argbeam("train", recipe, "--out", tmp_path / "run", "--set", "model.hiden=3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "argbeam: error: --set: unknown key model.hiden; did you mean model.hidden?\n"
+
+
+def test_data_sets_the_root(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("train", "word_ordering/bso", "--out", tmp_path / "run", "--data", tmp_path / "no such")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"argbeam: error: {tmp_path / 'no such'}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_every_shipped_recipe_is_listed_with_its_purpose(argbeam: Command) -> None:
+    lines = argbeam("recipes").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(shipped_recipes())
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_recipe_is_printed_as_it_is(argbeam: Command) -> None:
+    printed = argbeam("recipes", "demo/bso").stdout
+    assert printed == shipped_recipes()["demo/bso"].read_text(encoding="utf-8")
+
+
+def test_settings_lists_every_key(argbeam: Command) -> None:
+    from argbeam.settings.listing import describe
+
+    lines = argbeam("settings").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == [setting.key for setting in describe()]
+
+
+def test_decode_keeps_the_order_and_the_words(argbeam: Command, runs: dict[str, Path]) -> None:
+    """Word ordering's outputs are permutations of their inputs, so each output shows whose it is."""
+    lines = ["b a", "c d e f", "x", "g h i", "y", "b a"]
+    done = argbeam("decode", runs["ordering"], stdin="\n".join(lines).encode())
+    assert done.returncode == 0, done.stderr
+    assert [sorted(line.split()) for line in done.stdout.splitlines()] == [sorted(line.split()) for line in lines]
+    assert done.stderr == ""
+
+
+def test_decode_reads_and_writes_files(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes("ä b\r\nc d\n".encode())
+    done = argbeam("decode", runs["ordering"], "--input", source, "--output", target)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [sorted(line.split()) for line in target.read_text(encoding="utf-8").splitlines()] == [
+        ["b", "ä"],
+        ["c", "d"],
+    ]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("in.gz", gzip.compress), ("in.xz", lzma.compress)])
+def test_decode_reads_compressed_files_and_drops_a_byte_order_mark(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "plain").write_bytes("a b\nc\n".encode("utf-8-sig"))
+    (tmp_path / name).write_bytes(pack("a b\nc\n".encode("utf-8-sig")))
+    plain, packed = (argbeam("decode", runs["ordering"], "--input", tmp_path / one) for one in ("plain", name))
+    assert [sorted(line.split()) for line in plain.stdout.splitlines()] == [["a", "b"], ["c"]]
+    assert packed.stdout == plain.stdout
+
+
+def test_decode_and_evaluate_say_why_searches_were_not_recorded(
+    argbeam: Command, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from argbeam.decoding.captured_search import CapturedSearch
+    from argbeam.runtime import device as devices
+    from argbeam.runtime.graph_cache import Graphs
+    from tape import TapeRecorder
+
+    captured = CapturedSearch(Graphs(TapeRecorder()))
+    captured.graphs.refuse(RuntimeError("a copy from the host\nand more"))
+    monkeypatch.setattr(devices, "captured_search", lambda runtime, device: captured)
+    said = "argbeam: searches cannot be recorded as CUDA graphs and ran one operation at a time: RuntimeError: a copy"
+    for arguments in (("decode", runs["ordering"]), ("evaluate", runs["ordering"], "--beam", "1")):
+        done = argbeam(*arguments, stdin=b"b a\n")
+        assert (done.returncode, done.stderr) == (0, f"{said} from the host\n")
+
+
+def test_decode_of_nothing_is_nothing(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("decode", runs["ordering"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_empty_line_is_an_error_after_the_lines_before_it(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("decode", runs["ordering"], stdin=b"x\n \ny\n")
+    assert (done.returncode, done.stdout) == (2, "x\n")
+    assert done.stderr == "argbeam: error: stdin:2: no words; a line holds one sentence\n"
+
+
+def test_a_line_that_is_not_utf8_is_an_error(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("decode", runs["ordering"], stdin=b"x\ny\xff\n")
+    assert done.returncode == 2
+    assert done.stderr == "argbeam: error: stdin:2: byte 2 is not UTF-8; UTF-8 is expected\n"
+
+
+def test_files_that_cannot_be_opened_are_errors(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "no")
+    assert (
+        done.stderr
+        == f"argbeam: error: {tmp_path / 'no'}: cannot be read: No such file or directory; a text file is expected\n"
+    )
+    done = argbeam("decode", runs["ordering"], "--output", tmp_path)
+    assert done.stderr == f"argbeam: error: {tmp_path}: cannot be written: Is a directory; a file is expected\n"
+    done = argbeam("decode", tmp_path / "no")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr == f"argbeam: error: {tmp_path / 'no'}: no such run folder, and no such checkpoint file\n"
+
+
+def test_an_unfinished_run_and_a_folder_that_is_no_run_are_told_apart(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("decode", tmp_path)
+    assert done.stderr == (
+        f"argbeam: error: {tmp_path}: not a run: recipe.json is missing; `argbeam train` makes a run\n"
+    )
+    (tmp_path / "recipe.json").write_text("{}")
+    done = argbeam("decode", tmp_path)
+    assert done.stderr == (
+        f"argbeam: error: {tmp_path}: holds no finished model; "
+        "`argbeam train` makes one, and goes on where it was stopped\n"
+    )
+
+
+def test_the_lines_before_one_that_is_refused_are_decoded(argbeam: Command, runs: dict[str, Path]) -> None:
+    for bad, fault in (
+        (b"y\xff", "byte 2 is not UTF-8; UTF-8 is expected"),
+        (b"y\0", "NUL at byte 2 of the line; text holds none"),
+        (b"y " * 2001, "2,001 words; decode.max_words = 2000 is the most that is decoded"),
+    ):
+        done = argbeam("decode", runs["ordering"], stdin=b"x\nz\n" + bad + b"\nw\n")
+        assert (done.returncode, done.stdout) == (2, "x\nz\n")
+        assert done.stderr == f"argbeam: error: stdin:3: {fault}\n"
+        last = argbeam("decode", runs["ordering"], stdin=b"x\nz\n" + bad)  # without its line end
+        assert (last.returncode, last.stdout, last.stderr) == (2, "x\nz\n", done.stderr)
+
+
+def test_a_word_of_a_million_letters_is_a_word(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 1_000_000 + b" y\n")
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert sorted(map(len, (tmp_path / "out").read_text().split())) == [1, 1_000_000]
+
+
+def test_a_beam_that_no_machine_holds_is_refused(argbeam: Command, runs: dict[str, Path]) -> None:
+    for option in ("--beam", "--n-best"):
+        done = argbeam("decode", runs["ordering"], option, "10001", stdin=b"x\n")
+        assert done.stderr == f"argbeam: error: {option} 10001: accepted: at most 10000\n"
+
+
+def test_n_best_and_scores_are_columns_best_first(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("decode", runs["ordering"], "--n-best", "3", "--scores", "--beam", "4", stdin=b"ira . ela\nx\n")
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "1", "2"]  # one word has one order
+    scores = [float(row[1]) for row in rows[:3]]
+    assert scores == sorted(scores, reverse=True)
+    assert len({row[2] for row in rows[:3]}) == 3
+
+
+def test_the_input_is_not_written_over(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").write_text("x y\n")
+    (tmp_path / "link").hardlink_to(tmp_path / "in")
+    for option, name in (("--output", "in"), ("--trace", "link")):
+        done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", option, tmp_path / name)
+        assert done.stderr == f"argbeam: error: {option} {tmp_path / name}: is the input; another file is needed\n"
+    with (tmp_path / "in").open() as standard, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", standard)
+        with pytest.raises(ConfigError, match="is the input"), opened(ALONE, "-", str(tmp_path / "link")):
+            pass
+    with (tmp_path / "in").open("a") as standard, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", standard)
+        with pytest.raises(ConfigError, match="--output -: is the input"), opened(ALONE, str(tmp_path / "in"), "-"):
+            pass
+    assert (tmp_path / "in").read_text() == "x y\n"
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", "--output", tmp_path / ("x" * 300))
+    assert done.stderr.endswith("cannot be written: File name too long; a file is expected\n")
+    done = argbeam("decode", runs["ordering"], "--input", tmp_path / "no", "--output", tmp_path / "in")
+    assert done.stderr.startswith(f"argbeam: error: {tmp_path / 'no'}: cannot be read")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_one_line(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("in", "in.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"x y\n") if name.endswith("gz") else b"x y\n")
+        for option in ("--output", "--trace"):
+            done = argbeam("decode", runs["ordering"], "--input", tmp_path / name, option, "/dev/full")
+            assert done.stderr == "argbeam: error: /dev/full: cannot be written: No space left on device\n"
+            assert done.returncode == 2
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "argbeam", "recipes"]
+        told = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert told.stderr == b"argbeam: error: stdout: cannot be written: No space left on device\n"
+    assert told.returncode == 2
+
+
+def test_a_treebank_file_is_parsed(argbeam: Command, runs: dict[str, Path]) -> None:
+    row = "# one\n1\tira\t_\tNOUN\t_\t_\t{}\t_\tx=y\n\n"
+    done = argbeam("decode", runs["parsing"], "--conll", stdin=row.format("_\t_").encode())
+    assert (done.stdout, done.stderr) == (row.format("0\troot"), "")
+    done = argbeam("decode", runs["parsing"], "--conll", stdin=b"1-2" + b"\t_" * 9 + b"\n\n")
+    assert done.stdout == "1-2" + "\t_" * 9 + "\n\n", "generated data is read as CoNLL-U"
+    for option in (("--n-best", "2"), ("--scores",), ("--trace", "trace"), ("--json",)):
+        done = argbeam("decode", runs["parsing"], "--conll", *option)
+        assert done.stderr.startswith(f"argbeam: error: --conll with {option[0]}: a treebank file holds one tree")
+        assert done.returncode == 2
+    done = argbeam("decode", runs["ordering"], "--conll")
+    assert done.stderr.endswith("was trained for word_ordering; a run of parsing is needed\n")
+
+
+def test_json_and_trace_say_the_same(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
+    """The trace's best last successor, read back through the parents, is the output."""
+    trace = tmp_path / "trace"
+    done = argbeam("decode", runs["ordering"], "--json", "--trace", trace, stdin=b"ira . ela\n")
+    found = json.loads(done.stdout)
+    assert set(found) == {"input", "outputs", "dead"}
+    assert (found["input"], found["dead"]) == ("ira . ela", False)
+    (output,) = found["outputs"]
+    assert set(output) == {"text", "tokens", "rank", "finished"}
+    traced = json.loads(trace.read_text(encoding="utf-8"))
+    assert (traced["line"], traced["input"], len(traced["steps"])) == (1, "ira . ela", 3)
+    words, place = [], 0
+    for step in reversed(traced["steps"]):
+        words.append(step["tokens"][place])
+        place = step["parents"][place]
+    assert words[::-1] == output["tokens"]
+    assert traced["steps"][-1]["ranks"][0] == output["rank"]
+
+
+def test_a_length_power_is_part_of_the_signature(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("evaluate", runs["ordering"], "--beam", "1", "--json", "--set", "decode.length_power=1.0")
+    assert json.loads(done.stdout)["length_power"] == 1.0
+    assert (runs["ordering"] / "predictions" / "test.beam1.power1.txt").is_file()  # beside those of plain sums
+
+
+def test_a_length_power_chosen_on_dev_is_told_with_the_scores(argbeam: Command, runs: dict[str, Path]) -> None:
+    """All powers rank outputs of one length alike: the smallest is taken."""
+    chosen = ("--beam", "2", "--set", "decode.length_power=dev")
+    found = json.loads(argbeam("evaluate", runs["ordering"], *chosen, "--json").stdout)
+    assert (found["length_power"], found["length_power_from"]) == (0.0, "dev")
+    assert "|length_power:0.0(dev)|" in argbeam("evaluate", runs["ordering"], *chosen).stdout
+    done = argbeam("decode", runs["ordering"], *chosen, stdin=b"ira . ela\n")
+    assert sorted(done.stdout.split()) == [".", "ela", "ira"]
+
+
+def test_a_trained_run_takes_search_settings_only(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("decode", runs["ordering"], "--set", "model.hidden=9")
+    assert done.stderr == (
+        "argbeam: error: --set model.hidden=9: a trained run takes decode.*, runtime.* and data.root only\n"
+    )
+    done = argbeam("evaluate", runs["bso"], "--set", "decode.length_power=1.0")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "must be 0 after bso" in done.stderr
+
+
+def test_unfinished_outputs_are_counted(argbeam: Command, runs: dict[str, Path]) -> None:
+    """A limit of one word leaves no room for the end symbol."""
+    limit = ("--set", "decode.length_factor=0.0", "--set", "decode.length_extra=1")
+    done = argbeam("decode", runs["translation"], *limit, "--beam", "1", stdin=b"ira ela\nela\n")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 2
+    unfinished = sum(bool(line) for line in done.stdout.splitlines())
+    expected = f"argbeam: of 2 lines {unfinished} are unfinished (the length limit was met) and 0 met a dead end\n"
+    assert done.stderr == (expected if unfinished else "")
+
+
+@pytest.mark.parametrize("name", ["ordering", "bso", "parsing", "translation"])
+def test_evaluate_keeps_scores_and_predictions(argbeam: Command, runs: dict[str, Path], name: str) -> None:
+    done = argbeam("evaluate", runs[name], "--beam", "1,3", "--split", "dev", "--json")
+    assert done.returncode == 0, done.stderr
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [record["test_beam"] for record in printed] == [1, 3]
+    assert read_records(runs[name] / "evaluations.jsonl").records[-2:] == printed
+    for beam in (1, 3):
+        lines = (runs[name] / "predictions" / f"dev.beam{beam}.txt").read_text(encoding="utf-8").splitlines()
+        assert len(lines) == 6
+    table = argbeam("evaluate", runs[name], "--beam", "1,3", "--split", "dev").stdout.splitlines()
+    assert table[1].split()[0] == "beam"
+    assert [row.split()[0] for row in table[2:4]] == ["1", "3"]
+    first = next(iter(printed[0]["scores"].values()))
+    assert table[2].split()[1] == f"{first:.2f}"
+    assert printed[0]["metric"] in table[4]
+
+
+def test_a_run_does_not_differ_from_itself(argbeam: Command, runs: dict[str, Path]) -> None:
+    for name, parts in (("ordering", ["bleu"]), ("parsing", ["uas", "las"])):
+        done = argbeam("evaluate", runs[name], "--beam", "2", "--against", runs[name], "--json")
+        against = json.loads(done.stdout)["against"]
+        assert against["p_values"] == dict.fromkeys(parts, 1.0)
+    done = argbeam("evaluate", runs["ordering"], "--beam", "2", "--against", runs["bso"])
+    assert "p (bleu)" in done.stdout.splitlines()[1]
+
+
+def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_path: Path) -> None:
+    """Trained on files that are elsewhere now: scored there as before, and not without being told."""
+    before, now, run = tmp_path / "before", tmp_path / "now", tmp_path / "run"
+    before.mkdir()
+    _train(written_recipe(before, epochs=1, every=100), run)
+    options = ("evaluate", run, "--beam", "2", "--split", "dev", "--json")
+    scored = argbeam(*options)
+    before.rename(now)
+    assert f"{before / 'dev.txt'}: no such file" in argbeam(*options).stderr
+    done = argbeam(*options, "--data", now, "--against", run)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("against")["scores"] == found["scores"]
+    assert found == json.loads(scored.stdout)
+
+
+def test_runs_of_other_metrics_are_not_compared(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("evaluate", runs["ordering"], "--beam", "1", "--against", runs["parsing"])
+    assert done.returncode == 2
+    assert "only numbers of one metric can be compared" in done.stderr
+    done = argbeam("evaluate", runs["ordering"], "--beam", "1", "--against", runs["translation"])
+    assert "scored on other sentences; the same ones are needed" in done.stderr
+
+
+@pytest.mark.parametrize("beam", ["0", "1,x", "", "-1", "1,,2"])
+def test_beams_are_whole_numbers(argbeam: Command, runs: dict[str, Path], beam: str) -> None:
+    done = argbeam("evaluate", runs["ordering"], f"--beam={beam}")
+    assert done.returncode == 2
+    assert done.stderr == f"argbeam: error: --beam {beam}: accepted: whole numbers from 1 to 10000, such as 1,5,10\n"
+
+
+def test_beams_that_are_wrong_are_named_by_their_option(argbeam: Command) -> None:
+    for option in ("--beams", "--test-beams"):
+        done = argbeam("bench", option, "0")
+        assert done.stderr == (f"argbeam: error: {option} 0: accepted: whole numbers from 1 to 10000, such as 1,5,10\n")
+
+
+def test_a_split_is_dev_or_test(argbeam: Command, runs: dict[str, Path]) -> None:
+    done = argbeam("evaluate", runs["ordering"], "--split", "train")
+    assert done.stderr == "argbeam: error: --split train: accepted: dev, test\n"
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing(argbeam: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = argbeam("reproduce", "costs", "timing", "--data", "generated", "--out", out, "--seeds", "2", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"7 runs under {out / 'runs'}"  # two costs and their pre-training, twice; the timing
+    assert lines[-1] == "costs: Translation by cost, generated, dev: cost 0/1; cost 1-SB"
+    assert "costs: generated" in done.stderr and not out.exists()
+
+
+def test_reproduce_says_which_corpus_is_missing(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("reproduce", "parsing", "--data", tmp_path, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith(f"argbeam: error: parsing: no corpus for it under {tmp_path}: Penn Treebank")
+    assert "LDC99T42" in done.stderr and "UD_English-EWT" in done.stderr
+
+
+def test_report_of_a_reproduction_is_its_page(argbeam: Command, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"tables": [], "runs": [], "left_out": []}', encoding="utf-8")
+    done = argbeam("report", tmp_path, "--out", tmp_path / "page")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(tmp_path / "page" / f"reproduction.{end}") for end in ("html", "md")]
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_a_damaged_plan_of_a_reproduction_is_one_line(argbeam: Command, tmp_path: Path, verb: str) -> None:
+    """A report would show it; a second call would add its tables to it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "plan.json").write_bytes(b'{"tables": [], "runs": [], "le')
+    again = ("costs", "--data", "generated", "--out", out) if verb == "reproduce" else (out, "--out", tmp_path / "page")
+    done = argbeam(verb, *again)
+    assert (done.returncode, done.stdout) == (2, "")
+    *_, said = done.stderr.splitlines()
+    assert said.startswith(f"argbeam: error: {out / 'plan.json'}: damaged: ") and "Traceback" not in done.stderr
+
+
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [sys.executable, "-m", "argbeam", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, **pipes)
+
+
+def lines_of(pipe: Any) -> Iterator[str]:
+    while line := pipe.readline():
+        yield line.decode()
+
+
+@pytest.mark.slow
+def test_a_run_stopped_twice_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    """Bit for bit, on the CPU, against a run that nothing disturbed."""
+    recipe = write_recipe(tmp_path, more=BSO.replace("epochs = 1", "epochs = 8"))
+    arguments = ("train", recipe, "--out", tmp_path / "stopped")
+    for number, after in ((signal.SIGINT, "bso, epoch 1;"), (signal.SIGTERM, "bso, epoch 4;")):
+        stopped, said = start(*arguments), []
+        for line in lines_of(stopped.stderr):
+            said.append(line)
+            if line.startswith(after):
+                stopped.send_signal(number)
+        assert stopped.wait() == 128 + number, said
+        assert said[-2:] == [
+            "argbeam: stopping after this update; a second signal stops at once\n",
+            f"argbeam: stopped and saved; to go on: argbeam train {recipe} --out {tmp_path / 'stopped'}\n",
+        ]
+    assert not (tmp_path / "stopped" / "model").exists()
+    last = start(*arguments)
+    _, errors = last.communicate()
+    assert last.returncode == 0, errors
+    assert b"going on from update" in errors
+    _train(recipe, tmp_path / "whole")
+    (a,), (b,) = (list((tmp_path / name / "model").glob("*.safetensors")) for name in ("whole", "stopped"))
+    left, right = safetensors.torch.load_file(a), safetensors.torch.load_file(b)
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.slow
+def test_a_pipe_is_answered_line_by_line_and_may_be_closed(runs: dict[str, Path]) -> None:
+    with start("decode", runs["ordering"]) as process:
+        assert process.stdin and process.stdout and process.stderr
+        for line in (b"a b\n", b"c\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert sorted(process.stdout.readline().split()) == sorted(line.split())
+        process.stdout.close()
+        process.stdin.write(b"d\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+
+
+def test_data_for_a_recipe_that_reads_no_files_is_an_error(argbeam: Command, tmp_path: Path) -> None:
+    done = argbeam("train", "demo/bso", "--data", tmp_path, "--out", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"argbeam: error: --data {tmp_path}: demo/bso reads no files; its data is generated\n",
+    )

@@ -1,0 +1,119 @@
+"""Padding, and the plan of an epoch's batches."""
+
+import random
+from collections import Counter
+from dataclasses import fields
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import Batch, BatchPlan, Example, in_order_of_length, make_batch
+from argbeam.data.vocabulary import PAD
+
+lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=40)
+
+
+def examples_of(sizes: list[tuple[int, int]]) -> list[Example]:
+    return [Example((4,) * source, (5,) * target, number) for number, (source, target) in enumerate(sizes)]
+
+
+def plan_of(sizes: list[tuple[int, int]], *, size: int = 4, seed: int = 1) -> BatchPlan:
+    return BatchPlan(examples_of(sizes), size, 2, 3, seed)
+
+
+def test_a_batch_is_padded_behind_and_below() -> None:
+    """Two examples in a batch of three: the third row is padding, with one PAD to attend to."""
+    batch = make_batch([Example((4, 5), (6,), 10), Example((7,), (8, 9), 11)], source_length=3, target_length=2, size=3)
+    assert batch.source_BS.tolist() == [[4, 5, PAD], [7, PAD, PAD], [PAD, PAD, PAD]]
+    assert batch.source_length_B.tolist() == [2, 1, 1]
+    assert batch.target_BT.tolist() == [[6, PAD], [8, 9], [PAD, PAD]]
+    assert batch.target_length_B.tolist() == [1, 2, 0]
+    assert batch.sentence_B.tolist() == [10, 11, 0]
+    assert batch.shape == (3, 3, 2)
+
+
+def test_a_batch_grows_to_its_longest_example() -> None:
+    assert make_batch([Example((4,) * 5, (4,) * 7, 0)], source_length=2, target_length=2).shape == (1, 5, 7)
+
+
+def test_copy_from_overwrites_in_place() -> None:
+    one = make_batch([Example((4, 5), (6,), 1)])
+    other = make_batch([Example((7, 8), (9,), 2)])
+    places = {f.name: getattr(one, f.name).data_ptr() for f in fields(Batch)}
+    one.copy_from(other)
+    for field in fields(Batch):
+        assert torch.equal(getattr(one, field.name), getattr(other, field.name))
+        assert getattr(one, field.name).data_ptr() == places[field.name]
+
+
+@given(sizes=lengths, size=st.integers(1, 6), epoch=st.integers(0, 5), by_length=st.booleans())
+@settings(max_examples=60)
+def test_every_example_occurs_once_an_epoch(
+    sizes: list[tuple[int, int]], size: int, epoch: int, by_length: bool
+) -> None:
+    batches = plan_of(sizes, size=size).epoch(epoch, by_length=by_length)
+    assert sorted(number for batch in batches for number in batch) == list(range(len(sizes)))
+    assert sum(len(batch) < size for batch in batches) <= 1
+
+
+@given(sizes=lengths, size=st.integers(1, 6))
+@settings(max_examples=60)
+def test_the_shapes_of_all_epochs_are_the_same(sizes: list[tuple[int, int]], size: int) -> None:
+    plan = plan_of(sizes, size=size)
+    counts = [
+        Counter(plan.batch(numbers).shape for numbers in plan.epoch(epoch, by_length=epoch == 0)) for epoch in range(4)
+    ]
+    assert all(count == counts[0] for count in counts)
+    assert plan.shapes() == set(counts[0])
+    assert all(rows == size and source % 2 == 0 and target % 3 == 0 for rows, source, target in counts[0])
+
+
+@given(sizes=lengths, size=st.integers(1, 6), epoch=st.integers(0, 5), by_length=st.booleans())
+@settings(max_examples=60)
+def test_the_order_is_that_of_plain_lists(sizes: list[tuple[int, int]], size: int, epoch: int, by_length: bool) -> None:
+    """Shuffle, sort by rounded lengths, cut, shuffle the batches: in lists as in arrays, so that seeds keep meaning."""
+    draw = random.Random(f"1:{epoch}")
+    order = list(range(len(sizes)))
+    draw.shuffle(order)
+    order.sort(key=lambda i: (-(-sizes[i][1] // 3), -(-sizes[i][0] // 2)))
+    batches = [order[i : i + size] for i in range(0, len(order), size)]
+    if not by_length:
+        draw.shuffle(batches)
+    plan = plan_of(sizes, size=size)
+    assert list(plan.epoch(epoch, by_length=by_length)) == batches
+    assert len(plan) == len(plan.epoch(epoch)) == len(batches)
+
+
+@given(sizes=lengths)
+@settings(max_examples=30)
+def test_the_order_is_fixed_by_seed_and_epoch(sizes: list[tuple[int, int]]) -> None:
+    for epoch in range(3):
+        assert list(plan_of(sizes, seed=7).epoch(epoch)) == list(plan_of(sizes, seed=7).epoch(epoch))
+
+
+def test_other_seeds_and_other_epochs_have_other_orders() -> None:
+    sizes = [(1 + i % 3, 1 + i % 4) for i in range(60)]
+    orders = [list(plan_of(sizes, seed=seed).epoch(epoch)) for seed in range(3) for epoch in range(3)]
+    assert all(one != other for i, one in enumerate(orders) for other in orders[:i])
+
+
+@given(sizes=lengths)
+@settings(max_examples=30)
+def test_an_epoch_by_length_starts_with_the_short_ones(sizes: list[tuple[int, int]]) -> None:
+    """Lengths rounded up: by target, then by source."""
+    plan = plan_of(sizes)
+    order = [number for batch in plan.epoch(0, by_length=True) for number in batch]
+    rounded = [(-(-sizes[i][1] // 3), -(-sizes[i][0] // 2)) for i in order]
+    assert rounded == sorted(rounded)
+
+
+def test_evaluation_starts_with_the_longest_source_and_takes_each_example_once() -> None:
+    examples = examples_of([(2, 1), (5, 1), (3, 1), (4, 1), (1, 1)])
+    assert list(in_order_of_length(examples, size=2)) == [[1, 3], [2, 0], [4]]
+
+
+def test_long_sources_are_decoded_in_smaller_batches() -> None:
+    """Of 4 sentences a batch, 256 words (twice 128) leave 4 / 2^2 = 1; 128 words and fewer leave all 4."""
+    examples = [Example((4,) * length, (), i) for i, length in enumerate([128, 256, 3, 3000, 5, 2])]
+    assert list(in_order_of_length(examples, size=4)) == [[3], [1], [0, 4, 2, 5]]

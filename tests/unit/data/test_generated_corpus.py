@@ -1,0 +1,330 @@
+"""The generated corpus: splits, trees, agreement, statistics, files, and that greedy ordering fails on it."""
+
+import math
+import random
+import statistics
+from collections import Counter
+from functools import cache
+from itertools import islice, pairwise
+from pathlib import Path
+
+import conllu
+import pytest
+
+from argbeam.data.generated.corpus import GeneratedSentence, Splits, generate, sentences, split_of, splits, write_files
+from argbeam.data.generated.lexicon import FEWEST_TYPES, lexicon
+from argbeam.errors import ConfigError
+
+LABELS = {
+    *("root", "nsubj", "obj", "obl", "nmod", "det", "amod", "case", "acl", "advmod"),
+    *("cc", "conj", "ccomp", "mark", "compound", "punct"),
+}
+TAGS = {"DET", "ADJ", "NOUN", "PRON", "VERB", "ADV", "ADP", "CCONJ", "SCONJ", "PUNCT"}
+
+
+@cache
+def many() -> list[GeneratedSentence]:
+    return generate(seed=7, size=20_000)
+
+
+@cache
+def parts() -> Splits:
+    return splits(7, train=3000, dev=200, test=200)
+
+
+def test_the_same_seed_gives_the_same_sentences_and_another_seed_gives_others() -> None:
+    assert generate(seed=3, size=50) == generate(seed=3, size=50)
+    assert generate(seed=3, size=50) != generate(seed=4, size=50)
+
+
+def test_a_sentence_depends_on_its_index_alone() -> None:
+    whole = generate(seed=3, size=60)
+    assert generate(seed=3, size=20) == whole[:20]
+    assert generate(seed=3, size=20, start=40) == whole[40:]
+    assert list(islice(sentences(seed=3, start=59), 1)) == whole[59:]
+
+
+def test_no_sentence_is_in_two_splits() -> None:
+    train, dev, test = ({sentence.words for sentence in part} for part in (parts().train, parts().dev, parts().test))
+    assert not train & dev and not train & test and not dev & test
+    assert {split_of(sentence) for sentence in parts().dev} == {"dev"}
+
+
+def test_splits_have_the_sizes_asked_for_and_a_longer_split_starts_with_the_shorter() -> None:
+    small, large = splits(5, train=40, dev=5, test=0), splits(5, train=90, dev=9, test=3)
+    assert [len(small.train), len(small.dev), len(small.test)] == [40, 5, 0]
+    assert [len(large.train), len(large.dev), len(large.test)] == [90, 9, 3]
+    assert large.train[:40] == small.train and large.dev[:5] == small.dev
+
+
+def test_every_tree_has_one_root_and_no_cycle() -> None:
+    for sentence in many()[:5000]:
+        size = len(sentence.words)
+        assert len(sentence.tags) == len(sentence.heads) == len(sentence.labels) == size
+        assert sentence.heads.count(0) == 1
+        assert sentence.labels[sentence.heads.index(0)] == "root" and sentence.labels.count("root") == 1
+        for position in range(1, size + 1):
+            steps = 0
+            while position:
+                position = sentence.heads[position - 1]
+                steps += 1
+                assert steps <= size
+
+
+def test_no_two_arcs_cross_the_root_arc_counted() -> None:
+    for sentence in many()[:5000]:
+        arcs = [tuple(sorted(arc)) for arc in enumerate(sentence.heads, start=1)]
+        for left, right in arcs:
+            assert not any(left < low < right < high for low, high in arcs)
+
+
+def test_labels_and_tags_are_the_stated_ones_and_punctuation_is_last() -> None:
+    assert {label for sentence in many() for label in sentence.labels} == LABELS
+    assert {tag for sentence in many() for tag in sentence.tags} == TAGS
+    for sentence in many():
+        assert sentence.tags.count("PUNCT") == 1 and sentence.tags[-1] == "PUNCT"
+        assert sentence.labels[-1] == "punct" and sentence.words[-1] in ".?"
+
+
+def features(word: str) -> tuple[str, bool]:
+    """Gender and plural, read off the ending: kela (a, False), kelai (a, True), kelot (o, False)."""
+    ending = word.removesuffix("t")
+    plural = ending.endswith("i")
+    return ending.removesuffix("i")[-1], plural
+
+
+def test_determiners_adjectives_and_relative_pronouns_agree_with_their_noun() -> None:
+    checked: Counter[str] = Counter()
+    for sentence in many():
+        for position, (word, label, head) in enumerate(
+            zip(sentence.words, sentence.labels, sentence.heads, strict=True)
+        ):
+            if label in ("det", "amod"):
+                assert features(word) == features(sentence.words[head - 1])
+                checked[label] += 1
+            elif word.startswith("aqu"):
+                noun = sentence.heads[head - 1]
+                assert sentence.labels[head - 1] == "acl" and noun == position
+                assert features(word) == features(sentence.words[noun - 1])
+                checked["relative"] += 1
+    assert all(checked[kind] > 1000 for kind in ("det", "amod", "relative"))
+
+
+def test_every_verb_agrees_with_its_subject_however_far_away() -> None:
+    """The subject is the nsubj dependent; two coordinated nouns are plural, and of gender a if both are."""
+    distances: list[int] = []
+    for sentence in many():
+        subjects = {
+            head: place
+            for place, (head, label) in enumerate(zip(sentence.heads, sentence.labels, strict=True), 1)
+            if label == "nsubj"
+        }
+        for place, tag in enumerate(sentence.tags, start=1):
+            if tag != "VERB":
+                continue
+            subject = subjects[place]
+            nouns = [
+                subject,
+                *(
+                    other
+                    for other, head in enumerate(sentence.heads, 1)
+                    if head == subject and sentence.labels[other - 1] == "conj"
+                ),
+            ]
+            genders, plurals = zip(*(features(sentence.words[noun - 1]) for noun in nouns), strict=True)
+            expected = ("a" if set(genders) == {"a"} else "o", len(nouns) > 1 or plurals[0])
+            assert features(sentence.words[place - 1]) == expected
+            distances.append(place - subject)
+    assert max(distances) >= 10  # across a relative clause
+    assert min(distances) < 0  # questions
+
+
+def test_a_verb_always_takes_the_same_kind_of_complement() -> None:
+    """Its preposition, its particle, its complementiser and whether it has an object belong to the verb.
+
+    A verb with a governed preposition has the same one in all its sentences; adjunct phrases come with other
+    verbs, which are seen without any.
+    """
+    particles: dict[str, set[str]] = {}
+    marks: dict[str, set[str]] = {}
+    governed: dict[str, list[str | None]] = {}
+    for sentence in many():
+        for place, tag in enumerate(sentence.tags, start=1):
+            if tag != "VERB":
+                continue
+            stem = sentence.words[place - 1].removesuffix("t").rstrip("aio")
+            children = [child for child, head in enumerate(sentence.heads, 1) if head == place]
+            found = {sentence.labels[child - 1]: child for child in children}
+            particles.setdefault(stem, set()).add(sentence.words[found["compound"] - 1] if "compound" in found else "")
+            if "ccomp" in found:
+                inner = found["ccomp"]
+                mark = next(
+                    c for c, head in enumerate(sentence.heads, 1) if head == inner and sentence.labels[c - 1] == "mark"
+                )
+                marks.setdefault(stem, set()).add(sentence.words[mark - 1])
+            else:
+                marks.setdefault(stem, set()).add("")
+            case = None
+            if "obl" in found:
+                first = next(c for c, head in enumerate(sentence.heads, 1) if head == found["obl"])
+                case = sentence.words[first - 1]
+            governed.setdefault(stem, []).append(case)
+    assert all(len(words) == 1 for words in particles.values())
+    assert all(len(words) == 1 for words in marks.values())
+    always = [cases for cases in governed.values() if None not in cases and len(cases) >= 20]
+    assert len(always) >= 10
+    assert all(len(set(cases)) == 1 for cases in always)
+
+
+def test_lengths_are_4_to_25_with_a_mean_of_10_to_11() -> None:
+    lengths = [len(sentence.words) for sentence in many()]
+    assert min(lengths) == 4 and max(lengths) == 25
+    assert 10 <= statistics.mean(lengths) <= 11
+    assert statistics.stdev(lengths) > 3
+
+
+def test_word_frequencies_follow_a_zipf_law() -> None:
+    """The least-squares slope of log frequency on log rank, ranks 10 to 1000, is near -1 (-1.4 to -0.8)."""
+    counts = sorted(Counter(word for sentence in many() for word in sentence.words).values(), reverse=True)
+    x = [math.log(rank) for rank in range(10, 1001)]
+    y = [math.log(counts[rank - 1]) for rank in range(10, 1001)]
+    fit = statistics.linear_regression(x, y)
+    assert -1.4 < fit.slope < -0.8
+    assert statistics.correlation(x, y) < -0.97
+
+
+def test_3000_training_sentences_cover_the_words_of_dev() -> None:
+    for side in ("words", "translation"):
+        seen = Counter(word for sentence in parts().train for word in getattr(sentence, side))
+        tokens = [word for sentence in parts().dev for word in getattr(sentence, side)]
+        assert sum(seen[word] < 2 for word in tokens) / len(tokens) < 0.05
+
+
+@pytest.mark.parametrize("types", [FEWEST_TYPES, 2000, 30_000])
+def test_the_lexicon_has_as_many_distinct_forms_as_asked_for(types: int) -> None:
+    forms = lexicon(types).forms()
+    assert len(forms) == len(set(forms)) == types
+
+
+def test_every_word_comes_from_the_lexicon_at_any_size() -> None:
+    for types in (FEWEST_TYPES, 30_000):
+        forms = set(lexicon(types).forms())
+        drawn = generate(seed=1, size=300, types=types)
+        assert all(word in forms for sentence in drawn for word in sentence.words)
+
+
+def test_the_length_of_a_translation_is_open() -> None:
+    """One ratio in 20 is below 0.8, one above 1.3; 10 source words give translations of many lengths."""
+    ratios = sorted(len(sentence.translation) / len(sentence.words) for sentence in many())
+    assert ratios[len(ratios) // 20] <= 0.8 and ratios[-len(ratios) // 20] >= 1.3
+    assert 0.95 < statistics.median(ratios) < 1.15
+    tens = Counter(len(sentence.translation) for sentence in many() if len(sentence.words) == 10)
+    assert sum(number > 20 for number in tens.values()) >= 6
+
+
+def test_a_word_of_two_senses_is_translated_by_context() -> None:
+    """Nouns of two senses have one translation as the object and the other as the subject."""
+    nouns = [noun for pool in lexicon(2000).nouns for noun in pool.items[:20] if len(noun.senses) == 2]
+    assert nouns
+    shown: Counter[str] = Counter()
+    for noun in nouns:
+        subject, target = noun.senses[0][-1], noun.senses[1][-1] + "um"
+        for sentence in many()[:5000]:
+            for word, label in zip(sentence.words, sentence.labels, strict=True):
+                if word in noun.forms and label == "nsubj":
+                    assert subject in sentence.translation
+                    shown["subject"] += 1
+                elif word in noun.forms and label == "obj":
+                    assert target in sentence.translation
+                    shown["object"] += 1
+    assert shown["subject"] > 10 and shown["object"] > 10
+
+
+def test_adverbs_with_synonyms_are_translated_either_way() -> None:
+    adverb = next(word for word in lexicon(2000).time_adverbs.items if len(word.senses) == 2)
+    chosen = Counter(
+        sense
+        for sentence in many()
+        if sentence.words.count(adverb.form) == 1
+        for sense, words in enumerate(adverb.senses)
+        if words[-1] in sentence.translation
+    )
+    assert chosen[0] > chosen[1] > 0
+
+
+def log_probability(counts: Counter[tuple[str, str]], totals: Counter[str], previous: str, word: str) -> float:
+    return math.log((counts[previous, word] + 0.01) / (totals[previous] + 20))
+
+
+def order(words: list[str], counts: Counter[tuple[str, str]], totals: Counter[str], beam_size: int) -> tuple[str, ...]:
+    """The best ordering of a multiset under a bigram model, by beam search over sums of log-probabilities."""
+    beam: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
+    for _ in words:
+        successors = {}
+        for score, prefix in beam:
+            left = Counter(words) - Counter(prefix)
+            for word in sorted(left):
+                last = prefix[-1] if prefix else "<s>"
+                successors[(*prefix, word)] = score + log_probability(counts, totals, last, word)
+        beam = sorted(((score, prefix) for prefix, score in successors.items()), reverse=True)[:beam_size]
+    return beam[0][1]
+
+
+def test_beam_10_orders_words_better_than_greedy_under_a_bigram_model() -> None:
+    """Greedy leaves words that fit nowhere: beam 10 restores twice the sentences and a tenth more bigrams."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for sentence in parts().train:
+        counts.update(zip(("<s>", *sentence.words), sentence.words, strict=False))
+    totals: Counter[str] = Counter()
+    for (previous, _), number in counts.items():
+        totals[previous] += number
+    shuffle = random.Random(1)
+    exact: Counter[int] = Counter()
+    bigrams: Counter[int] = Counter()
+    for sentence in parts().dev:
+        words = list(sentence.words)
+        shuffle.shuffle(words)
+        for beam_size in (1, 10):
+            found = order(words, counts, totals, beam_size)
+            exact[beam_size] += found == sentence.words
+            bigrams[beam_size] += (Counter(pairwise(found)) & Counter(pairwise(sentence.words))).total()
+    assert exact[10] >= 2 * exact[1] and exact[10] >= 10
+    assert bigrams[10] >= 1.1 * bigrams[1]
+
+
+def test_written_trees_are_read_back_by_the_conllu_package(tmp_path: Path) -> None:
+    write_files(tmp_path / "corpus", 7, train=20, dev=3, test=2)
+    expected = splits(7, train=20, dev=3, test=2)
+    for split, part in (("train", expected.train), ("dev", expected.dev), ("test", expected.test)):
+        for ending in ("conllu", "conllx"):
+            read = conllu.parse((tmp_path / "corpus" / f"{split}.{ending}").read_text(encoding="utf-8"))
+            assert [tuple(token["form"] for token in tree) for tree in read] == [sentence.words for sentence in part]
+            assert [tuple(token["head"] for token in tree) for tree in read] == [sentence.heads for sentence in part]
+            assert [tuple(token["deprel"] for token in tree) for tree in read] == [sentence.labels for sentence in part]
+            assert [tuple(token["upos"] for token in tree) for tree in read] == [sentence.tags for sentence in part]
+
+
+def test_written_text_holds_the_sentences_line_by_line(tmp_path: Path) -> None:
+    written = write_files(tmp_path, 7, train=20, dev=3, test=2)
+    assert sorted(written) == sorted(path.name for path in tmp_path.iterdir())
+    dev = splits(7, train=20, dev=3, test=2).dev
+    lines = {
+        name: written[f"dev.{name}"].read_text(encoding="utf-8").splitlines() for name in ("txt", "src", "tgt", "tsv")
+    }
+    assert lines["txt"] == lines["src"] == [" ".join(sentence.words) for sentence in dev]
+    assert lines["tgt"] == [" ".join(sentence.translation) for sentence in dev]
+    assert lines["tsv"] == [f"{source}\t{target}" for source, target in zip(lines["src"], lines["tgt"], strict=True)]
+
+
+def test_too_few_types_are_refused_by_name_and_number() -> None:
+    with pytest.raises(ConfigError, match="types = 50: the generated corpus needs 200 word types or more"):
+        generate(seed=1, size=1, types=50)
+
+
+def test_negative_sizes_are_refused_by_name_and_number() -> None:
+    with pytest.raises(ConfigError, match="generated corpus: size = -1; a number of sentences is 0 or more"):
+        generate(seed=1, size=-1)
+    with pytest.raises(ConfigError, match="generated corpus: start = -2; a number of sentences is 0 or more"):
+        generate(seed=1, size=1, start=-2)
+    with pytest.raises(ConfigError, match="generated corpus: dev = -3; a number of sentences is 0 or more"):
+        splits(1, train=1, dev=-3, test=1)

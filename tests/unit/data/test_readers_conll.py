@@ -1,0 +1,176 @@
+"""Treebanks: the conllu package reads the same trees, and every malformed tree is named by its line."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import conllu
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argbeam.data.readers.conll import Flavour, Tree, read_conll
+from argbeam.errors import DataError
+
+SENTENCE = """# text = They've left
+1-2\tThey've\t_\t_\t_\t_\t_\t_\t_\t_
+1\tThey\tthey\tPRON\tPRP\t_\t3\tnsubj\t_\t_
+2\t've\thave\tAUX\tVBP\t_\t3\taux\t_\t_
+2.1\tgone\t_\tVERB\t_\t_\t_\t_\t_\t_
+3\tleft\tleave\tVERB\tVBN\t_\t0\troot\t_\t_
+"""
+
+
+def read(text: str, flavour: Flavour = Flavour.CONLLU) -> list[Tree]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.conllu")
+        path.write_text(text, encoding="utf-8")
+        return read_conll([path], flavour=flavour)
+
+
+def rows(*heads: str | int) -> str:
+    return "".join(f"{i}\tw{i}\t_\tX\tY\t_\t{head}\tdep\t_\t_\n" for i, head in enumerate(heads, start=1))
+
+
+def is_tree(heads: tuple[int, ...]) -> bool:
+    """One root, and every word reaches it in at most n steps."""
+    if heads.count(0) != 1:
+        return False
+    for word in range(1, len(heads) + 1):
+        for _ in heads:
+            word = heads[word - 1] if word else 0
+        if word:
+            return False
+    return True
+
+
+def test_a_sentence_is_read_without_comments_multiword_and_empty_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "t.conllu"
+    path.write_text(SENTENCE)  # no empty line at the end
+    expected = Tree(("They", "'ve", "left"), ("PRON", "AUX", "VERB"), (3, 3, 0), ("nsubj", "aux", "root"), path, 3)
+    assert read_conll([path], flavour=Flavour.CONLLU) == [expected]
+
+
+def test_conllx_takes_its_tags_from_column_5_and_may_end_at_column_8(tmp_path: Path) -> None:
+    path = tmp_path / "t.conllx"
+    path.write_text(
+        "1\tIt\t_\tP\tPRP\t_\t2\tSBJ\n2\twas\t_\tV\tVBD\t_\t0\tROOT\t_\t_\n\n\n\n1\tNo\t_\tU\tUH\t_\t0\tROOT\n"
+    )
+    trees = read_conll([path, path], flavour=Flavour.CONLLX)
+    assert [tree.tags for tree in trees] == [("PRP", "VBD"), ("UH",)] * 2
+    assert [tree.line for tree in trees] == [1, 6] * 2
+
+
+@st.composite
+def treebanks(draw: st.DrawFn) -> str:
+    """Random trees: in a random order of the words, each hangs from an earlier one."""
+    field = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1)
+    lines = []
+    for _ in range(draw(st.integers(1, 3))):
+        order = draw(st.permutations(range(1, draw(st.integers(1, 6)) + 1)))
+        heads = {order[0]: 0} | {word: draw(st.sampled_from(order[:i])) for i, word in enumerate(order) if i}
+        lines.append("# a comment\t1")
+        for word in sorted(heads):
+            if draw(st.booleans()):
+                lines.append(f"{word}-{word + 1}\tdon't\t_\t_\t_\t_\t_\t_\t_\t_")
+            lines.append(f"{word}\t{draw(field)}\t_\t{draw(field)}\t_\t_\t{heads[word]}\t{draw(field)}\t_\t_")
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+@given(treebanks())
+def test_the_conllu_package_reads_the_same_trees(text: str) -> None:
+    theirs = [[token for token in sentence if isinstance(token["id"], int)] for sentence in conllu.parse(text)]
+    for ours, tokens in zip(read(text), theirs, strict=True):
+        assert ours.words == tuple(token["form"] for token in tokens)
+        assert ours.tags == tuple(token["upos"] for token in tokens)
+        assert ours.heads == tuple(token["head"] for token in tokens)
+        assert ours.labels == tuple(token["deprel"] for token in tokens)
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.integers(0, n), min_size=n, max_size=n)).map(tuple))
+def test_exactly_the_trees_are_accepted(heads: tuple[int, ...]) -> None:
+    try:
+        assert read(rows(*heads))[0].heads == heads
+        accepted = True
+    except DataError:
+        accepted = False
+    assert accepted == is_tree(heads)
+
+
+@given(st.data(), st.sampled_from(list(Flavour)))
+def test_any_damage_is_read_or_is_a_data_error(data: st.DataObject, flavour: Flavour) -> None:
+    damaged = bytearray((SENTENCE + "\n" + rows(2, 0, 2)).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t")
+        path.write_bytes(damaged)
+        try:
+            trees = read_conll([path], flavour=flavour)
+        except DataError as error:
+            assert str(error).startswith(str(path)) and "\n" not in str(error)
+        else:
+            assert all(is_tree(tree.heads) for tree in trees)
+
+
+def test_white_space_inside_a_form_becomes_an_underscore() -> None:
+    assert read("1\t10 000\u00a0000\t_\tNUM\t_\t_\t0\troot\t_\t_\n")[0].words == ("10_000_000",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (rows(2, 0, 9, 2, 2, 2, 2), "3: head 9 in a sentence of 7 words; heads run from 0 (root) to 7"),
+        (rows(0, 1, 0), "3: a second root (words 1 and 3); one word has head 0"),
+        ("\n" + rows(2, 3, 1), "2: no root in this sentence; one word has head 0"),
+        (rows(0, 4, 2, 3), "2: the heads run in a circle (2 -> 4 -> 3 -> 2); they must form a tree"),
+        (rows(0, 2), "2: the heads run in a circle (2 -> 2); they must form a tree"),
+        (rows(0) + "2\ta\t_\tX\n", "2: 4 tab-separated columns; a conllu line has 10"),
+        ("1 a _ X _ _ 0 root _ _\n", "1: 1 tab-separated columns; a conllu line has 10"),
+        (rows(0) + rows(0), "2: id '1' after 1 words; ids count from 1 without gaps, and an empty line ends"),
+        (rows(0).replace("1", "x", 1), "1: id 'x' after 0 words; ids count from 1"),
+        (rows("_"), "1: head '_' is not a number; heads run from 0 (root) to the last word's id"),
+        (rows("\u0661"), "1: head '\u0661' is not a number"),
+        (rows(0).replace("w1", ""), "1: the form is empty; `_` stands for none"),
+        (rows(0).replace("X", " "), "1: the tag is empty; `_` stands for none"),
+        (rows(0).replace("dep", ""), "1: the label is empty; `_` stands for none"),
+        (rows(0).replace("dep", "a b"), "1: label 'a b' holds white space; a label is one word"),
+        ("# only a comment\n", " no sentence in the file; at least one is expected"),
+        ("", " no sentence in the file; at least one is expected"),
+    ],
+)
+def test_a_malformed_tree_is_named_by_its_line(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(f"t.conllu:{message}")):
+        read(text)
+
+
+def test_a_conllx_line_has_8_to_10_columns_and_no_multiword_nodes() -> None:
+    with pytest.raises(DataError, match=re.escape(":1: 7 tab-separated columns; a conllx line has 8 to 10")):
+        read("1\ta\t_\tX\tY\t_\t0\n", Flavour.CONLLX)
+    with pytest.raises(DataError, match=re.escape(":2: id '1-2' after 0 words")):
+        read(SENTENCE, Flavour.CONLLX)
+
+
+def test_conllu_is_not_taken_for_conllx() -> None:
+    """Universal Dependencies may leave column 5 empty: read as CoNLL-X, no word would have a tag."""
+    text = rows(2, 0, 2).replace("Y", "_")
+    with pytest.raises(DataError) as error:
+        read(text, Flavour.CONLLX)
+    assert str(error.value).endswith(
+        "t.conllu: every tag (column 5) is `_`, and column 4 has tags; that is CoNLL-U's way: "
+        'data.kind = "conllu" reads it'
+    )
+    assert read(text)[0].tags == ("X", "X", "X")
+    assert read(text.replace("X", "_"), Flavour.CONLLX)[0].tags == ("_", "_", "_")  # no tags anywhere: as it stands
+    assert read(text.replace("_", "Y", 2), Flavour.CONLLX)[0].tags == ("Y", "_", "_")  # one of lemma and tag each
+
+
+def test_a_treebank_that_is_not_utf8_or_not_given_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(rows(0).replace("w1", "ü").encode("latin-1"))
+    with pytest.raises(DataError, match=re.escape(f"{path}:1: not UTF-8 at byte 3")):
+        read_conll([path], flavour=Flavour.CONLLU)
+    with pytest.raises(DataError, match="no treebank was given; at least one file is needed"):
+        read_conll([], flavour=Flavour.CONLLU)

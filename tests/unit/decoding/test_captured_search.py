@@ -1,0 +1,240 @@
+"""Searches replayed from tapes against the same searches done step by step, and against brute force."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.decoding.captured_search import CapturedSearch, Search
+from argbeam.models import make_model
+from argbeam.models.contract import Model
+from argbeam.runtime.graph_cache import CudaRecorder, Graphs
+from argbeam.search.result import SearchResult
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel
+from oracles import ToyModel
+from tape import TapeRecorder, as_on_a_device
+
+VOCABULARY, STEPS = 9, 20
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+CASES: dict[str, tuple[Successors, Stop | None, ScoreRule]] = {
+    "top": (ANYTHING, StopTop(), LastScore()),
+    "best": (ANYTHING, StopBest(), LogprobSum(0.5)),
+    "fixed length": (Unconstrained(VOCABULARY, end_symbol=False), None, LastScore()),
+    "permutation": (Permutation(), None, LogprobSum()),
+    "shift-reduce": (ShiftReduce(VOCABULARY, 3), None, LastScore()),
+    "open permutation": (Permutation(), StopTop(), LastScore()),
+}
+
+
+@pytest.fixture(autouse=True)
+def fixed_shapes() -> Iterator[None]:
+    """Plain searches too: another number of rows in a product may round otherwise."""
+    with as_on_a_device():
+        yield
+
+
+def batches_of(successors: Successors, *, number: int = 3, rows: int = 3) -> list[tuple[Batch, Tensor]]:
+    """Batches of one shape with other words, lengths, numbers and limits; the last row of each is padding.
+
+    Permutations are asked for a word more than there is, now and then: the sentence meets a dead end.
+    """
+    draw = torch.Generator().manual_seed(1)
+
+    def between(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=draw))
+
+    made = []
+    for _ in range(number):
+        examples = [
+            Example(tuple(between(4, 8) for _ in range(between(1, 6))), (), between(0, 999)) for _ in range(rows)
+        ]
+        if isinstance(successors, Permutation):
+            limits = [len(e.source) + between(0, 1) for e in examples]
+        elif isinstance(successors, ShiftReduce):
+            limits = [2 * len(e.source) - 1 for e in examples]
+        else:
+            limits = [between(1, STEPS) for _ in examples]
+        made.append((make_batch(examples, source_length=8, size=rows + 1), torch.tensor([*limits, 0])))
+    return made
+
+
+def small_model(kind: type[LstmModel | LstmLmModel | ConvModel] = LstmModel) -> Model:
+    asked = kind(layers=2, hidden=5, embedding=4)
+    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(3))
+    return model
+
+
+def values_of(result: SearchResult) -> dict[str, list[object]]:
+    """All that a search returns, on the host: its tensors are overwritten by the next search."""
+    names = ("rank_BN", "finished_BN", "dead_B", "length_BN", "tokens_BNT")
+    return {name: getattr(result, name).tolist() for name in names} | {
+        f.name: getattr(result.beams, f.name).tolist() for f in fields(result.beams)
+    }
+
+
+def met(captured: CapturedSearch, search: Search, batches: Sequence[tuple[Batch, Tensor]]) -> None:
+    """A first search of the shape, after which it is replayed."""
+    captured(search, *batches[0], steps=STEPS)
+    assert captured.graphs.captures == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (4, 3)])
+def test_replayed_searches_return_what_plain_ones_do(name: str, beam: int, n_best: int) -> None:
+    """To the bit, beams included, for batch after batch over the same places, with rubbish in them in between."""
+    successors, stop, rule = CASES[name]
+    search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, rule, stop, beam, n_best)
+    recorder, batches = TapeRecorder(), batches_of(successors)
+    captured = CapturedSearch(Graphs(recorder))
+    met(captured, search, batches)
+    for batch, length_B in [*batches, *batches[::-1]]:
+        expected = values_of(search(batch, length_B, steps=STEPS))
+        assert values_of(captured(search, batch, length_B, steps=STEPS)) == expected
+        recorder.forget()
+    assert captured.graphs.refused is None
+    # Two searches of each batch have recorded each part and each reading once.
+    (recorded,) = captured.graphs.kept.values()
+    assert captured.graphs.captures == len(recorder.tapes) == len(recorded.parts) + len(recorded.readings)
+    assert sum(tape.replays for tape in recorder.tapes) >= 4 * len(batches)
+
+
+@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
+@pytest.mark.parametrize("name", ["best", "permutation"])
+def test_models_can_be_replayed_and_their_weights_may_change_in_place(
+    name: str, kind: type[LstmModel | LstmLmModel | ConvModel]
+) -> None:
+    successors, stop, rule = CASES[name]
+    model = small_model(kind)
+    search = Search(model, successors, rule, stop, 3, 2)
+    recorder, batches = TapeRecorder(), batches_of(successors)
+    captured = CapturedSearch(Graphs(recorder))
+    met(captured, search, batches)
+    found = []
+    for batch, length_B in [*batches, *batches]:
+        expected = values_of(search(batch, length_B, steps=STEPS))
+        found.append(values_of(captured(search, batch, length_B, steps=STEPS)))
+        assert found[-1] == expected
+        recorder.forget()
+        assert isinstance(model, torch.nn.Module)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(-0.9)
+    assert found[: len(batches)] != found[len(batches) :]
+    assert captured.graphs.refused is None
+
+
+def test_the_cases_hold_what_they_are_there_for() -> None:
+    """Sentences that are dead, that end, that are cut off, and searches of more parts than one."""
+    dead = unfinished = ended = 0
+    for successors, stop, rule in CASES.values():
+        search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, rule, stop, 3)
+        for batch, length_B in batches_of(successors):
+            result = search(batch, length_B, steps=STEPS)
+            dead += int(result.dead_B.sum())
+            unfinished += int((~result.finished_BN[:-1, 0] & ~result.dead_B[:-1]).sum())
+            ended += int(result.finished_BN[:, 0].sum()) if stop is not None else 0
+    assert min(dead, unfinished, ended) > 0
+
+
+def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_are_over() -> None:
+    """Limits 5, 11 and 20 with nothing that ends: 1, 2 and 3 parts of 8 steps, each recorded when first needed."""
+    never = Unconstrained(VOCABULARY, end_symbol=False)
+    search = Search(ToyModel(VOCABULARY), never, LastScore(), StopTop(), 2)
+    recorder = TapeRecorder()
+    captured = CapturedSearch(Graphs(recorder))
+    batch = make_batch([Example((4,), (), 1), Example((5,), (), 2)])
+    counts = []
+    for limits in ([3, 5], [3, 5], [5, 1], [2, 11], [20, 4], [2, 5]):
+        captured(search, batch, torch.tensor(limits), steps=24)
+        counts.append([tape.replays for tape in recorder.tapes])
+    # Tapes in the order of recording: part 1, its reading, part 2, its reading, part 3, its reading.
+    assert counts == [
+        [],
+        [1, 1],
+        [2, 2],
+        [3, 2, 1, 1],
+        [4, 2, 2, 1, 1, 1],
+        [5, 3, 2, 1, 1, 1],
+    ]
+
+
+def test_searches_that_differ_in_anything_share_nothing() -> None:
+    recorder, batches = TapeRecorder(), batches_of(ANYTHING, number=1)
+    captured = CapturedSearch(Graphs(recorder))
+    first = Search(ToyModel(VOCABULARY, seed=5), ANYTHING, LastScore(), StopTop(), 3)
+    searches = [
+        first,
+        replace(first, model=ToyModel(VOCABULARY, seed=6)),
+        replace(first, successors=Unconstrained(VOCABULARY - 1, end_symbol=True)),
+        replace(first, rule=LogprobSum()),
+        replace(first, rule=LogprobSum(1.0)),
+        replace(first, stop=StopBest()),
+        replace(first, stop=None),
+        replace(first, beam_size=2),
+        replace(first, n_best=2),
+    ]
+    searches[2] = replace(searches[2], model=ToyModel(VOCABULARY - 1, seed=5))
+    for _ in range(2):
+        for search in searches:
+            expected = values_of(search(*batches[0], steps=STEPS))
+            assert values_of(captured(search, *batches[0], steps=STEPS)) == expected
+    assert len(captured.graphs.kept) == len(searches)
+    captured(first, *batches[0], steps=STEPS + 1)
+    captured(first, *batches[0], steps=STEPS + 1)
+    assert len(captured.graphs.kept) == len(searches) + 1
+
+
+def test_a_number_of_shapes_is_kept_and_dropped_ones_are_recorded_again() -> None:
+    recorder = TapeRecorder()
+    captured = CapturedSearch(Graphs(recorder, most=2))
+    search = Search(ToyModel(VOCABULARY, seed=5), Permutation(), LastScore(), None, 2)
+    batches = [make_batch([Example((4, 5, 4), (), 3)], source_length=length) for length in (3, 4, 5)]
+    for _ in range(3):
+        for batch in batches:
+            expected = values_of(search(batch, torch.tensor([3]), steps=3))
+            assert values_of(captured(search, batch, torch.tensor([3]), steps=3)) == expected
+    assert len(captured.graphs.kept) == 2
+    assert captured.graphs.captures == 12  # a part and a reading, of three shapes, in two rounds
+
+
+def test_a_model_that_reads_from_the_device_is_searched_step_by_step_and_the_reason_is_kept() -> None:
+    table = {((), 4): 1.0, ((4,), 5): 2.0, ((4, 5), 4): 3.0}
+    search = Search(ToyModel(VOCABULARY, table=table), Permutation(), LastScore(), None, 2)
+    recorder = TapeRecorder()
+    captured = CapturedSearch(Graphs(recorder))
+    batch, length_B = make_batch([Example((4, 5, 4), (), 3)]), torch.tensor([3])
+    for _ in range(4):
+        result = captured(search, batch, length_B, steps=3)
+        assert (result.tokens_BNT.tolist(), result.rank_BN.tolist()) == ([[[4, 5, 4]]], [[3.0]])
+    assert captured.graphs.refused == "RuntimeError: lift_fresh while a graph is recorded"
+    assert (captured.graphs.captures, len(recorder.tapes)) == (0, 1)  # it was tried once
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
+@pytest.mark.parametrize("name", CASES)
+def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
+    device = torch.device("cuda")
+    successors, stop, rule = CASES[name]
+    model = small_model(kind)
+    assert isinstance(model, torch.nn.Module)
+    search = Search(model.to(device), successors, rule, stop, 3, 2)
+    captured = CapturedSearch(Graphs(CudaRecorder()))
+    batches = [(batch.to(device), length_B.to(device)) for batch, length_B in batches_of(successors, number=6)]
+    for batch, length_B in [*batches, *batches[::-1]]:
+        expected = search(batch, length_B, steps=STEPS)
+        found = captured(search, batch, length_B, steps=STEPS)
+        assert torch.equal(found.tokens_BNT, expected.tokens_BNT)
+        assert torch.equal(found.finished_BN, expected.finished_BN)
+        assert torch.equal(found.dead_B, expected.dead_B)
+        torch.testing.assert_close(found.rank_BN, expected.rank_BN)
+    assert captured.graphs.refused is None
+    assert captured.graphs.captures >= 2

@@ -1,0 +1,256 @@
+"""Decoding many sentences against brute force on each, and scores by hand."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import Batch, Example
+from argbeam.data.vocabulary import EOS
+from argbeam.decoding import evaluate as evaluate_module
+from argbeam.decoding.captured_search import CapturedSearch
+from argbeam.decoding.evaluate import Decoded, Decoder, evaluate, perplexity
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+from argbeam.runtime.graph_cache import Graphs
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, PermutationChoices, Unconstrained
+from argbeam.tasks.contract import Item
+from oracles import (
+    BruteForce,
+    Next,
+    ToyModel,
+    Words,
+    brute_force_beam,
+    brute_force_stop_best,
+    brute_force_stop_top,
+    logprob_sum,
+    permutation,
+    unconstrained,
+)
+from tape import TapeRecorder
+from toy_cases import RANKS
+from toy_task import VOCABULARY, ToyTask, items_of, number_of
+
+CPU = torch.device("cpu")
+
+sources = st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=4), max_size=9)
+kinds = st.sampled_from(["ordering", "top", "best"])
+
+
+def decoder_of(kind: str, seed: int, *, rule: ScoreRule, batch: int) -> Decoder:
+    model = ToyModel(len(VOCABULARY), seed=seed, scale=3.0)
+    if kind == "ordering":
+        return Decoder(model, ToyTask(Permutation(), open_length=False), rule, StopTop(), CPU, batch)
+    stop: Stop = StopTop() if kind == "top" else StopBest()
+    task = ToyTask(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True)
+    return Decoder(model, task, rule, stop, CPU, batch)
+
+
+def by_brute_force(kind: str, decoder: Decoder, item: Item, *, beam: int, n_best: int) -> BruteForce:
+    assert isinstance(decoder.model, ToyModel)
+    rank = RANKS[decoder.rule](decoder.model, number_of(item))
+    source = VOCABULARY.encode(item.source)
+    if kind == "ordering":
+        return brute_force_beam(permutation(source), rank, beam=beam, length=len(source), n_best=n_best)
+    following: Next = unconstrained(len(VOCABULARY), end_symbol=True)
+    search = brute_force_stop_top if kind == "top" else brute_force_stop_best
+    return search(following, rank, beam=beam, length=len(source), n_best=n_best)
+
+
+@given(
+    kind=kinds,
+    sources=sources,
+    rule=st.sampled_from([LastScore(), LogprobSum()]),
+    beam=st.integers(1, 4),
+    n_best=st.integers(1, 3),
+    batch=st.integers(1, 5),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=40)
+def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_order(
+    kind: str, sources: list[list[int]], rule: ScoreRule, beam: int, n_best: int, batch: int, seed: int
+) -> None:
+    items, decoder = items_of(sources), decoder_of(kind, seed, rule=rule, batch=batch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_module, "_WINDOW", 3)
+        found = list(decoder.decode(iter(items), beam=beam, n_best=n_best, trace=True))
+    assert len(found) == len(items)
+    for item, decoded in zip(items, found, strict=True):
+        expected = by_brute_force(kind, decoder, item, beam=beam, n_best=n_best)
+        assert [h.tokens for h in decoded.hypotheses] == expected.sequences
+        assert [h.finished for h in decoded.hypotheses] == expected.finished
+        assert decoded.dead == expected.dead
+        assert isinstance(decoder.model, ToyModel)
+        rank = RANKS[rule](decoder.model, number_of(item))
+        for hypothesis in decoded.hypotheses:
+            assert hypothesis.rank == pytest.approx(rank(hypothesis.tokens), abs=1e-9)
+        # A search that is over goes on no further; the brute force may look on for what cannot win any more.
+        steps = traced_beams(decoded)
+        assert steps == expected.beams[: len(steps)]
+        assert len(steps) == len(expected.beams) or kind == "best"
+
+
+@given(
+    kind=kinds,
+    sources=st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=11), min_size=1, max_size=9),
+    beam=st.integers(1, 3),
+    n_best=st.integers(1, 2),
+    batch=st.integers(1, 5),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=12)
+def test_replayed_decoding_finds_the_same_whatever_the_shapes_are_rounded_to(
+    kind: str, sources: list[list[int]], beam: int, n_best: int, batch: int, seed: int
+) -> None:
+    """Three times over the same sentences: eagerly at rounded shapes, while they are recorded, and replayed."""
+    items, plain = items_of(sources), decoder_of(kind, seed, rule=LastScore(), batch=batch)
+    expected = list(plain.decode(items, beam=beam, n_best=n_best, trace=True))
+    captured = CapturedSearch(Graphs(TapeRecorder()))
+    decoder = replace(plain, captured=captured)
+    for _ in range(3):
+        assert list(decoder.decode(items, beam=beam, n_best=n_best, trace=True)) == expected
+    # Sources of 1 to 8 and of 9 to 11 words, limits alike; batches full, or of 1, 2 or 4 rows.
+    assert 1 <= len(captured.graphs.kept) <= 2 * 4
+    assert captured.graphs.refused is None
+
+
+def traced_beams(decoded: Decoded) -> list[list[Words]]:
+    """The prefixes of every step, read forward through the parents."""
+    beams: list[list[Words]] = []
+    before: list[Words] = [()]
+    for step in decoded.trace:
+        assert step["ranks"] == sorted(step["ranks"], reverse=True)
+        pairs = zip(step["tokens"], step["parents"], strict=True)
+        before = [(*before[parent], word) for word, parent in pairs]
+        beams.append(before)
+    return beams
+
+
+def test_a_trace_is_kept_only_if_asked_for() -> None:
+    decoder = decoder_of("ordering", 1, rule=LastScore(), batch=4)
+    (decoded,) = decoder.decode(items_of([[4, 5]]), beam=2)
+    assert decoded.trace == ()
+
+
+def test_the_batch_size_changes_nothing() -> None:
+    """An LSTM in float64: the words found are the same, ranks to the rounding of products of another shape."""
+    model = LstmSeq2Seq(source_vocabulary=7, target_vocabulary=7, layers=1, hidden=5, embedding=4, dropout=0.5).double()
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
+    items = items_of([[4, 5], [6], [4, 4, 5, 6, 6], [5, 6, 4], [5, 5], [6, 5, 4, 4]])
+    found = []
+    for batch in (1, 2, 4, 100):
+        decoder = Decoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, batch)
+        found.append(list(decoder.decode(items, beam=3, n_best=3)))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert [h.tokens for h in a.hypotheses] == [h.tokens for h in b.hypotheses]
+            assert [h.rank for h in a.hypotheses] == pytest.approx([h.rank for h in b.hypotheses], abs=1e-12)
+
+
+@dataclass(frozen=True)
+class CountedModel(ToyModel):
+    """Writes down how many sentences are searched together."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        self.sizes.append(batch.source_BS.shape[0])
+        return super().encode(batch, noise)
+
+
+@pytest.mark.parametrize(
+    ("beam", "expected"), [(1, [40, 10]), (10, [40, 10]), (20, [20, 20, 10]), (100, [4] * 12 + [2]), (512, [1] * 50)]
+)
+def test_wide_beams_are_searched_in_smaller_batches(beam: int, expected: list[int]) -> None:
+    """Of 50 sentences 40 at a time up to beam 10, from there on those that make 400 rows, and one at least."""
+    model = CountedModel(len(VOCABULARY), seed=1)
+    decoder = Decoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, 40)
+    found = list(decoder.decode(items_of([[4, 5]] * 50), beam=beam))
+    assert model.sizes == expected
+    assert [sorted(decoded.hypotheses[0].tokens) for decoded in found] == [[4, 5]] * 50
+
+
+def test_nothing_in_is_nothing_out() -> None:
+    decoder = decoder_of("top", 1, rule=LastScore(), batch=4)
+    assert list(decoder.decode(iter(()), beam=3)) == []
+
+
+def test_no_more_is_read_than_a_window() -> None:
+    """The first output comes before the fourth sentence is asked for."""
+    read: list[int] = []
+    items = items_of([[4, 5]] * 7)
+
+    def stream() -> Iterator[Item]:
+        for number, item in enumerate(items):
+            read.append(number)
+            yield item
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_module, "_WINDOW", 3)
+        decoded = decoder_of("ordering", 1, rule=LastScore(), batch=2).decode(stream(), beam=1)
+        next(decoded)
+        assert read == [0, 1, 2]
+        assert len(list(decoded)) == 6
+
+
+def test_outputs_that_meet_the_limit_are_counted_as_unfinished() -> None:
+    """Limits of one to four words; brute force tells which of the outputs end in the end symbol."""
+    items = items_of([[4] * (1 + i % 4) for i in range(12)])
+    decoder = decoder_of("top", 5, rule=LastScore(), batch=5)
+    found = evaluate(decoder, items, beam=2)
+    expected = [by_brute_force("top", decoder, item, beam=2, n_best=1) for item in items]
+    assert found.outputs == [e.sequences[0] for e in expected]
+    assert found.unfinished == sum(not e.finished[0] for e in expected)
+    assert 0 < found.unfinished < len(items)
+    assert all((output[-1] == EOS) == e.finished[0] for output, e in zip(found.outputs, expected, strict=True))
+    assert found.dead == 0
+    assert found.score.value == sum(len(output) for output in found.outputs)
+    assert len(found.ranks) == len(items)
+
+
+@dataclass(frozen=True)
+class ShortPermutation:
+    """The source's words, each once: where a word repeats, the search runs out of successors."""
+
+    def start(self, batch: Batch) -> PermutationChoices:
+        choices = Permutation().start(batch)
+        return PermutationChoices(choices.candidates_BC, choices.left_NC.clamp(max=1))
+
+
+def test_dead_ends_are_counted_and_leave_the_prefix_before_them() -> None:
+    """Sources a b, a a and b c b: the second has one word to give, the third two."""
+    model = ToyModel(len(VOCABULARY), seed=1)
+    task = ToyTask(ShortPermutation(), open_length=False)
+    decoder = Decoder(model, task, LastScore(), StopTop(), CPU, 8)
+    found = evaluate(decoder, items_of([[4, 5], [4, 4], [5, 6, 5]]), beam=3)
+    assert (found.dead, found.unfinished) == (2, 0)
+    assert [sorted(output) for output in found.outputs] == [[4, 5], [4], [5, 6]]
+
+
+def test_perplexity_is_the_sum_over_gold_words_by_hand() -> None:
+    """exp of minus the mean log-probability of all gold words; a sentence without gold does not count."""
+    model = ToyModel(len(VOCABULARY), seed=3, scale=2.0)
+    golds: list[Words] = [(4, 5, EOS), (6,), (), (5, 5, 4, 6, EOS), (4, EOS)]
+    examples = [Example((4,) * (1 + len(gold)), gold, 7 * i) for i, gold in enumerate(golds)]
+    total = math.fsum(logprob_sum(model, 7 * i)(gold) for i, gold in enumerate(golds) if gold)
+    expected = math.exp(-total / sum(map(len, golds)))
+    for batch in (1, 2, 100):
+        assert perplexity(model, examples, batch=batch, device=CPU) == pytest.approx(expected, rel=1e-12)
+
+
+def test_perplexity_of_scores_that_are_all_equal_is_the_vocabularys_size() -> None:
+    model = ToyModel(len(VOCABULARY), table={}, missing=0.5)
+    assert perplexity(model, [Example((4,), (4, 5, 6), 0)], batch=4, device=CPU) == pytest.approx(len(VOCABULARY))
+
+
+def test_perplexity_without_gold_is_one_and_of_the_impossible_finite() -> None:
+    model = ToyModel(len(VOCABULARY), table={((), 5): 1e9})
+    assert perplexity(model, [], batch=4, device=CPU) == 1.0
+    assert math.isfinite(perplexity(model, [Example((4,), (4,), 0)], batch=4, device=CPU))

@@ -1,0 +1,199 @@
+"""The power of the length that is chosen on dev: the choice by brute force, and when it is made, kept and used."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.decoding.evaluate import Decoder
+from argbeam.decoding.length_power import POWERS, Choice, choose, fingerprint, keep_power, kept_power
+from argbeam.errors import ArgbeamError
+from argbeam.files import read_records
+from argbeam.runs import load as trained
+from argbeam.runs.load import load
+from argbeam.runs.score import open_run, score_run, signature_line
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.stop_rules import StopBest
+from argbeam.search.successors import Unconstrained
+from argbeam.tasks import Translation
+from argbeam.tasks.contract import Item, Score
+from oracles import ToyModel, brute_force_stop_best, logprob_sum, unconstrained
+from small_runs import RATES, finish, short_text, small_recipe
+from toy_task import VOCABULARY, ToyTask, items_of, number_of
+
+DEV = "decode.length_power=dev"
+
+
+@dataclass(frozen=True)
+class WordsWanted(ToyTask):
+    """The nearer the outputs are to so many words in all, the better."""
+
+    wanted: int = 0
+
+    def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
+        value = -float(abs(sum(len(output) for output in outputs) - self.wanted))
+        return Score(value, {"words": value}, "words")
+
+
+@given(
+    lengths=st.lists(st.integers(2, 5), min_size=3, max_size=6),
+    wanted=st.integers(3, 25),
+    beam=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=12)
+def test_the_choice_is_the_best_of_all_powers_by_brute_force(
+    lengths: list[int], wanted: int, beam: int, seed: int
+) -> None:
+    model = ToyModel(len(VOCABULARY), seed=seed, scale=1.0)
+    task = WordsWanted(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True, wanted=wanted)
+    items = items_of([[4] * length for length in lengths])
+    decoder = Decoder(model, task, LogprobSum(), StopBest(), torch.device("cpu"), 4)
+    found = choose(decoder, items, beam=beam)
+    following = unconstrained(len(VOCABULARY), end_symbol=True)
+    ranks = [cache(logprob_sum(model, number_of(item))) for item in items]
+    scores = []
+    for tenths in (0, 2, 4, 6, 8, 10, 12, 14, 16):
+        words = 0
+        for rank, length in zip(ranks, lengths, strict=True):
+            searched = brute_force_stop_best(following, rank, beam=beam, length=length, length_power=tenths / 10)
+            words += len(searched.sequences[0])
+        scores.append(-abs(words - wanted))
+    best = max(scores)
+    assert list(found.scores) == scores
+    # The smallest of the best: the least that is done about it.
+    assert found.power == min(power for power, score in zip(POWERS, scores, strict=True) if score == best)
+
+
+@pytest.fixture(scope="module")
+def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A translation model that has learnt a little: its outputs by plain sums are too short."""
+    folder = tmp_path_factory.mktemp("power") / "run"
+    stage = {"epochs": 3, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
+    recipe = small_recipe(
+        "model.hidden=20",
+        "model.embedding=12",
+        "batch.size=16",
+        "decode.beam=3",
+        task="translation",
+        data={"kind": "generated", "types": 200, "train": 120, "dev": 12, "test": 4},
+        stages={"train": stage},
+    )
+    finish(recipe, folder)
+    return folder
+
+
+def test_the_power_is_chosen_on_dev_once_and_no_other_split_is_opened(
+    translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copytree(translation, tmp_path / "run")
+    expected = [
+        load(folder, device="cpu", overrides=[f"decode.length_power={power}"]).evaluate("dev", beam=3).score.value
+        for power in POWERS
+    ]
+    assert len(set(expected)) > 1, "a power that changes nothing is no case"
+    opened, read = list[str](), Translation.read
+    monkeypatch.setattr(Translation, "read", lambda task, split: (opened.append(split), read(task, split))[1])
+    run = load(folder, device="cpu", overrides=[DEV])
+    assert opened == ["dev"]
+    chosen = POWERS[expected.index(max(expected))]
+    assert run.rule == LogprobSum(chosen)
+    (record,) = read_records(folder / "length_power.jsonl").records
+    assert (record["power"], record["scores"], record["powers"]) == (chosen, expected, list(POWERS))
+    # Again, and as a file: nothing is decoded any more.
+    monkeypatch.setattr(trained, "choose", None)
+    (checkpoint,) = (folder / "model").iterdir()
+    assert load(folder, device="cpu", overrides=[DEV]).rule == load(checkpoint, device="cpu", overrides=[DEV]).rule
+    assert load(checkpoint, device="cpu", overrides=[DEV]).rule == LogprobSum(chosen)
+    assert opened == ["dev"]
+
+
+def test_what_was_chosen_holds_for_one_model_and_one_search(
+    translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copytree(translation, tmp_path / "run")
+    asked: list[int] = []
+
+    def chosen(decoder: Decoder, items: Sequence[Item], *, beam: int) -> Choice:
+        asked.append(beam)
+        return Choice(0.4, (0.0,) * len(POWERS))
+
+    monkeypatch.setattr(trained, "choose", chosen)
+    for overrides in ([], ["decode.beam=2"], ["decode.length_extra=3"], ["decode.stop=top"], ["decode.beam=2"]):
+        run = load(folder, device="cpu", overrides=[DEV, *overrides])
+        assert run.rule == LogprobSum(0.4)
+    assert asked == [3, 2, 3, 3]
+    before = fingerprint(run.model)
+    with torch.no_grad():
+        next(iter(run.model.parameters())).view(-1)[0] += 1e-3
+    assert fingerprint(run.model) != before
+
+
+def test_scores_say_which_power_they_stand_on_and_outputs_are_those_of_that_power(
+    translation: Path, tmp_path: Path
+) -> None:
+    folder = copytree(translation, tmp_path / "run")
+    run = open_run(folder, [DEV, "runtime.device=cpu"])
+    assert isinstance(run.rule, LogprobSum)
+    power = run.rule.length_power
+    plain = open_run(folder, [f"decode.length_power={power}", "runtime.device=cpu"])
+    (scored,) = score_run(run, "test", [2])
+    (fixed,) = score_run(plain, "test", [2])
+    assert scored.texts == fixed.texts
+    assert {**scored.record, "length_power_from": "recipe"} == fixed.record
+    assert (scored.record["length_power"], scored.record["length_power_from"]) == (power, "dev")
+    assert f"|length_power:{power}(dev)|" in signature_line(scored.record)
+    assert f"|length_power:{power}|" in signature_line(fixed.record)
+    json.dumps(scored.record)
+    lines = [" ".join(item.surface) for item in run.task.read("test").items]
+    assert run.decode(lines) == plain.decode(lines)
+
+
+def test_where_all_outputs_have_one_length_nothing_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
+    finish(small_recipe(DEV, data=short_text(tmp_path), stages={"train": stage}), tmp_path / "run")
+    monkeypatch.setattr(trained, "choose", None)
+    assert load(tmp_path / "run", device="cpu").rule == LogprobSum(0.0)
+    assert not (tmp_path / "run" / "length_power.jsonl").exists()
+
+
+def test_a_recipe_may_ask_for_it_and_trains_by_plain_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs are compared before anything can be chosen; a run that starts from this one chooses nothing either."""
+    stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "score", "keep_beam": 2}
+    data = {"kind": "generated", "types": 200, "train": 6, "dev": 3, "test": 1}
+    asking, plain = (
+        small_recipe(*overrides, task="translation", data=data, stages={"train": stage}) for overrides in ([DEV], [])
+    )
+    monkeypatch.setattr(trained, "choose", None)
+    finish(asking, tmp_path / "asking")
+    finish(plain, tmp_path / "plain")
+    finish(
+        small_recipe(f"start={tmp_path}/asking", task="translation", data=data, stages={"train": stage}),
+        tmp_path / "more",
+    )
+    values = [
+        [
+            record["dev"]["value"]
+            for record in read_records(tmp_path / name / "records.jsonl").records
+            if "dev" in record
+        ]
+        for name in ("asking", "plain")
+    ]
+    assert values[0] == values[1] != []
+
+
+def test_a_choice_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "length_power.jsonl"
+    assert kept_power(file, {"beam": 5}) is None
+    with pytest.raises(ArgbeamError) as error:
+        keep_power(file, {"beam": 5}, Choice(0.2, (1.0,)))
+    assert str(error.value) == (
+        f"{file}: cannot be written: No such file or directory; the length power chosen on dev is kept there"
+    )

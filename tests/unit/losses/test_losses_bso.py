@@ -1,0 +1,321 @@
+"""BSO against naive re-scoring: loss and every gradient, for two kinds of decoder state."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from argbeam.data.batches import Batch, make_batch
+from argbeam.losses.bso import (
+    Bso,
+    BsoStep,
+    Cost,
+    Normalise,
+    curriculum_beam,
+    one_minus_authors_bleu,
+    one_minus_bleu,
+    zero_one,
+)
+from argbeam.losses.contract import LossOutput
+from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
+from argbeam.models.noise import Noise
+from argbeam.search.stop_rules import StopTop
+from argbeam.search.successors import Permutation, Unconstrained
+from loss_cases import MODELS, TASKS, VOCABULARY, Task, drawn_batch, lstm
+from loss_oracles import (
+    SegmentCost,
+    TableModel,
+    gradients,
+    naive_bso,
+    naive_hamming,
+    naive_one_minus_authors_bleu,
+    naive_one_minus_bleu,
+    naive_zero_one,
+)
+from oracles import Words, example_of
+
+
+def hamming(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
+    """A user's cost: the places at which rival and gold differ, counted since the last violation."""
+    wrong_BT = (rival_BT != gold_BT).cumsum(1)
+    at_violations_BT = torch.where(violation_BT, wrong_BT, 0).cummax(1).values
+    before_BT = torch.nn.functional.pad(at_violations_BT[:, :-1], (1, 0))
+    return (wrong_BT - before_BT).double()
+
+
+# The library's own BLEU costs are in float32; the same in float64 can be held against 1e-9.
+COSTS: list[tuple[Cost, SegmentCost]] = [
+    (zero_one, naive_zero_one),
+    (lambda *rows: 1 - segment_bleu(*rows, dtype=torch.float64), naive_one_minus_bleu),
+    (
+        lambda *rows: 1 - authors_segment_bleu(*rows, start_symbol=True, dtype=torch.float64),
+        naive_one_minus_authors_bleu,
+    ),
+    (hamming, naive_hamming),
+]
+
+
+# Every model with constraints and without, but not every model with every task: each takes a second.
+CASES = [(model, task) for model in list(MODELS)[:3] for task in TASKS]
+CASES += [("language model", task) for task in ("fixed length", "permutation")]
+CASES += [("convolutional encoder", task) for task in ("open length, stop top", "permutation")]
+CASES += [("Transformer", task) for task in ("open length, stop top", "open length, stop best", "shift reduce")]
+
+
+def rescored(
+    step: BsoStep, model: nn.Module, batch: Batch, noise: Noise | None, task: Task, cost: SegmentCost
+) -> Tensor:
+    """The step's loss by scoring every violating prefix from scratch."""
+    return naive_bso(
+        model,
+        batch,
+        noise,
+        successors=task.naive,
+        beam=step.beam,
+        margin=step.bso.margin,
+        ended_gives_up_place=isinstance(task.stop, StopTop),
+        cost=cost,
+    )
+
+
+def bso_step(task: Task, beam: int, *, cost: Cost = zero_one, margin: float = 1.0) -> BsoStep:
+    bso = Bso(
+        task.successors,
+        train_beam=beam,
+        stop=task.stop or StopTop(),
+        open_length=task.stop is not None,
+        cost=cost,
+        margin=margin,
+    )
+    return BsoStep(bso, beam)
+
+
+@pytest.mark.parametrize(("model_name", "task_name"), CASES)
+@settings(max_examples=14)
+@given(data=st.data())
+def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
+    model_name: str, task_name: str, data: st.DataObject
+) -> None:
+    """Beams run from 1 to wider than the space: at K = 30 all 24 orders of 4 words fit, and all pairs of 5 words."""
+    task = TASKS[task_name]
+    seed = data.draw(st.integers(0, 10**6))
+    rng = random.Random(seed)
+    batch = drawn_batch(
+        task,
+        rng,
+        sentences=data.draw(st.integers(1, 3)),
+        padding_rows=data.draw(st.integers(0, 2)),
+        padding=data.draw(st.integers(0, 2)),
+    )
+    model = MODELS[model_name](seed, 0.4)
+    noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
+    cost, naive_cost = data.draw(st.sampled_from(COSTS))
+    beam = data.draw(st.sampled_from([1, 2, 3, 5, 30]))
+    margin = data.draw(st.sampled_from([0.3, 1.0, 2.5]))
+    step = bso_step(task, beam, cost=cost, margin=margin)
+    loss, expected = step(model, batch, noise).total, rescored(step, model, batch, noise, task, naive_cost)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("cost", "naive"),
+    [(one_minus_bleu, naive_one_minus_bleu), (one_minus_authors_bleu, naive_one_minus_authors_bleu)],
+)
+def test_the_bleu_costs_are_those_of_rescoring_up_to_float32(cost: Cost, naive: SegmentCost) -> None:
+    task = TASKS["open length, stop top"]
+    for seed in range(5):
+        batch = drawn_batch(task, random.Random(seed), sentences=3, padding_rows=1, padding=1)
+        step, model = bso_step(task, 3, cost=cost), lstm(1, seed, 0.0)
+        loss, expected = step(model, batch, None).total, rescored(step, model, batch, None, task, naive)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("elsewhere", [math.nan, math.inf])
+def test_a_cost_is_read_at_violations_alone(elsewhere: float) -> None:
+    """A share of a segment's words, say, is 0 / 0 where there is no segment."""
+    task = TASKS["open length, stop top"]
+    batch = drawn_batch(task, random.Random(1), sentences=3, padding_rows=1, padding=1)
+    model = lstm(1, 1, 0.0)
+
+    def odd(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
+        return torch.where(violation_BT, hamming(rival_BT, gold_BT, violation_BT), elsewhere)
+
+    loss, expected = (bso_step(task, 3, cost=cost)(model, batch, None).total for cost in (odd, hamming))
+    assert loss == expected > 0
+    torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=0, atol=0)
+
+
+def test_the_cases_compared_with_rescoring_hold_every_kind_of_violation() -> None:
+    """Without this the comparison could pass on cases in which nothing happens."""
+    sums: dict[str, float] = {}
+    task = TASKS["open length, stop top"]
+    for seed in range(20):
+        batch = drawn_batch(task, random.Random(seed), sentences=3, padding_rows=1, padding=1)
+        for name, value in bso_step(task, 3)(lstm(1, seed, 0.0), batch, None).sums.items():
+            sums[name] = sums.get(name, 0.0) + float(value.sum())
+    assert sums["violations"] > 60  # more than one in a sentence: restarts
+    assert sums["violations"] < sums["words"]
+    assert min(sums["rival_is_gold"], sums["rival_ended"], sums["gold_on_beam"]) >= 5
+
+
+@pytest.mark.parametrize("task_name", TASKS)
+def test_gradients_are_numerical_derivatives(task_name: str) -> None:
+    """Central differences along three random directions of each weight, where no decision of the search flips."""
+    task = TASKS[task_name]
+    model = lstm(1, 3, 0.3)
+    batch = drawn_batch(task, random.Random(5), sentences=2, padding_rows=0, padding=0)
+    noise = Noise(1, torch.tensor(2), batch.sentence_B)
+    step = bso_step(task, 2, cost=hamming)
+    out = step(model, batch, noise)
+    assert out.sums["violations"] > out.sums["rival_is_gold"]
+    exact = gradients(out.total, model)
+    generator = torch.Generator().manual_seed(0)
+    tiny = 1e-5
+    for name, parameter in model.named_parameters():
+        start = parameter.detach().clone()
+        for _ in range(3):
+            direction = torch.randn(start.shape, generator=generator, dtype=torch.float64)
+            losses = []
+            for sign in (1, -1):
+                with torch.no_grad():
+                    parameter.copy_(start + sign * tiny * direction)
+                    losses.append(step(model, batch, noise).total)
+            slope = (losses[0] - losses[1]) / (2 * tiny)
+            torch.testing.assert_close((exact[name] * direction).sum(), slope, rtol=1e-6, atol=1e-7)
+        with torch.no_grad():
+            parameter.copy_(start)
+
+
+# Hand-computed cases: words a to d, whose scores after each prefix stand in a table.
+
+A, B, C, D = 4, 5, 6, 7
+Scores = dict[Words, dict[int, float]]
+
+
+def by_hand(
+    table: dict[Words, dict[int, float]], gold: Words, beam: int, **settings: object
+) -> tuple[TableModel, LossOutput]:
+    """BSO of one sentence of fixed length; words that the table leaves out score -100."""
+    model = TableModel(table, vocabulary=VOCABULARY)
+    bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, open_length=False)
+    step = BsoStep(replace(bso, **settings), beam)  # type: ignore[arg-type]
+    return model, step(model, make_batch([example_of(gold)]), None)
+
+
+def test_a_rival_that_is_gold_costs_the_margin_and_has_no_gradient() -> None:
+    """K = 1. t = 1: gold is the first of 1, so the K-th is gold: loss 1.5, the margin. t = 2 = T: gold has 4.0, the
+    best wrong sequence 1.0, and 4.0 >= 1.0 + 1.5. Together 1.5."""
+    model, out = by_hand({(): {A: 3.0, B: 2.9}, (A,): {B: 4.0, C: 1.0}}, (A, B), 1, margin=1.5)
+    assert out.total.item() == 1.5
+    assert out.sums["violations"] == out.sums["rival_is_gold"] == 1
+    assert not model.gradients(out.total)
+
+
+def test_gold_that_is_first_by_less_than_the_margin_is_a_violation_at_the_last_step() -> None:
+    """T = 1, K = 2: gold 2.0, the best wrong word 1.6, loss 1 - 2.0 + 1.6 = 0.6 (the authors' code finds none)."""
+    model, out = by_hand({(): {A: 2.0, B: 1.6, C: 0.0}}, (A,), 2)
+    assert out.total.item() == pytest.approx(0.6, abs=1e-12)
+    assert model.gradients(out.total) == {((), A): -1.0, ((), B): 1.0}
+
+
+def test_costs_and_their_scale_multiply_loss_and_gradient() -> None:
+    """The case above with a cost of 1 wrong word and a scale of 5: 5 * 1 * 0.6 = 3."""
+    model, out = by_hand({(): {A: 2.0, B: 1.6, C: 0.0}}, (A,), 2, cost=hamming, cost_scale=5.0)
+    assert out.total.item() == pytest.approx(3.0, abs=1e-12)
+    assert model.gradients(out.total) == {((), A): -5.0, ((), B): 5.0}
+
+
+# Gold a b c d a, K = 2, margin 1. t = 1: a 5, b 3; 5 >= 3 + 1. t = 2: ab 2, aa 3, bb 2.5: gold is third, 2 < 2.5 + 1,
+# the rival is b b: loss 1 - 2 + 2.5 = 1.5. Restart. t = 3: abc 9, abd 0. t = 4: abcd 0, abca 4, abda 3: rival d a,
+# loss 1 - 0 + 3 = 4. Restart. t = 5: abcda 7, abcdb 1: none.
+FIVE_WORDS: Scores = {
+    (): {A: 5.0, B: 3.0},
+    (A,): {B: 2.0, A: 3.0},
+    (B,): {B: 2.5},
+    (A, B): {C: 9.0, D: 0.0},
+    (A, B, C): {D: 0.0, A: 4.0},
+    (A, B, D): {A: 3.0},
+    (A, B, C, D): {A: 7.0, B: 1.0},
+}
+
+
+def test_diagnostics_count_violations_and_the_words_of_their_segments() -> None:
+    """The five words above: segments of 2 words each, violations at the 2nd and 4th word of 5, that is in the tenths
+    10 * 1 // 5 = 2 and 10 * 3 // 5 = 6."""
+    model, out = by_hand(FIVE_WORDS, (A, B, C, D, A), 2)
+    assert out.total.item() == 5.5
+    assert model.gradients(out.total) == {
+        ((A,), B): -1.0,
+        ((B,), B): 1.0,
+        ((A, B, C), D): -1.0,
+        ((A, B, D), A): 1.0,
+    }
+    tenths = {name: out.sums[name].tolist() for name in ("violations_by_tenth", "words_by_tenth")}
+    assert tenths == {
+        "violations_by_tenth": [0, 0, 1, 0, 0, 0, 1, 0, 0, 0],
+        "words_by_tenth": [1, 0, 1, 0, 1, 0, 1, 0, 1, 0],
+    }
+    scalars = {name: value.item() for name, value in out.sums.items() if value.dim() == 0}
+    assert scalars == {
+        "loss": 5.5,
+        "sentences": 1,
+        "words": 5,
+        "violations": 2,
+        "rival_is_gold": 0,
+        "rival_ended": 0,
+        "segment_words": 4,
+        "gold_on_beam": 1,
+    }
+
+
+@pytest.mark.parametrize("task_name", TASKS)
+def test_counts_by_tenth_sum_to_the_counts(task_name: str) -> None:
+    task = TASKS[task_name]
+    for seed in range(5):
+        batch = drawn_batch(task, random.Random(seed), sentences=3, padding_rows=2, padding=1)
+        sums = bso_step(task, 2)(lstm(1, seed, 0.0), batch, None).sums
+        assert sums["violations_by_tenth"].sum() == sums["violations"]
+        assert sums["words_by_tenth"].sum() == sums["words"] == batch.target_length_B.sum()
+        assert sums["sentences"] == 3
+        assert sums["segment_words"] <= sums["words"]
+
+
+def test_the_sum_is_divided_by_nothing_or_by_sentences_or_by_words() -> None:
+    """Two sentences of 5 words and a padding row: 2 sentences, 10 words; the sum stays the sum."""
+    model = TableModel(FIVE_WORDS, vocabulary=VOCABULARY)
+    batch = make_batch([example_of((A, B, C, D, A))] * 2, size=3, target_length=7)
+    bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=2, open_length=False)
+    for normalise, count in ((Normalise.NONE, None), (Normalise.SENTENCES, 2), (Normalise.WORDS, 10)):
+        out = BsoStep(replace(bso, normalise=normalise), 2)(model, batch, None)
+        assert out.total.item() == 11.0
+        assert (None if out.count is None else out.count.item()) == count
+
+
+def test_a_batch_of_padding_alone_has_no_loss_and_is_divided_by_one() -> None:
+    model = TableModel(FIVE_WORDS, vocabulary=VOCABULARY)
+    bso = Bso(Unconstrained(VOCABULARY, end_symbol=True), train_beam=2, normalise=Normalise.WORDS)
+    out = BsoStep(bso, 2)(model, make_batch([], size=2, target_length=3), None)
+    assert (out.total.item(), out.count.item()) == (0.0, 1.0)
+    assert not any(value.any() for value in out.sums.values())
+
+
+def test_the_beam_is_2_and_grows_by_1_every_2_epochs_up_to_the_train_beam() -> None:
+    table = {2: [2, 2, 2, 2, 2, 2], 4: [2, 2, 3, 3, 4, 4, 4, 4], 6: [2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6]}
+    for train_beam, beams in table.items():
+        bso = Bso(Permutation(), train_beam=train_beam)
+        assert [bso.at(epoch).beam for epoch in range(len(beams))] == beams
+    grown = [curriculum_beam(epoch, start=3, end=5, epochs_per_beam=1) for epoch in range(5)]
+    assert grown == [3, 4, 5, 5, 5]
+
+
+def test_the_losses_of_two_epochs_with_one_beam_are_equal_and_can_share_a_captured_step() -> None:
+    bso = Bso(Permutation(), train_beam=4)
+    assert bso.at(0) == bso.at(1) != bso.at(2)
+    assert hash(bso.at(0)) == hash(bso.at(1))

@@ -1,0 +1,213 @@
+"""The CRF with early update against enumeration, and against a search over lists that re-scores every prefix."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from argbeam.data.batches import make_batch
+from argbeam.losses.bso import Normalise
+from argbeam.losses.contract import LossOutput
+from argbeam.losses.crf import Crf, CrfStep
+from argbeam.models.noise import Noise
+from argbeam.search.score_rules import ScoreSum
+from argbeam.search.stop_rules import StopTop
+from argbeam.search.successors import Permutation, Unconstrained
+from loss_cases import MODELS, TASKS, VOCABULARY, Task, drawn_batch, lstm
+from loss_oracles import TableModel, alone, gradients, naive_without_restarts, noise_alone, scores_from_scratch
+from oracles import UninterruptedSearch, Words, enumerate_sequences, example_of
+
+
+def crf_step(task: Task, beam: int) -> CrfStep:
+    return Crf(
+        task.successors,
+        train_beam=beam,
+        start_beam=beam,
+        stop=task.stop or StopTop(),
+        open_length=task.stop is not None,
+    ).at(0)
+
+
+@pytest.mark.parametrize("task_name", ["fixed length", "permutation", "shift reduce"])
+@settings(max_examples=6)
+@given(data=st.data())
+def test_with_a_beam_as_wide_as_the_space_it_is_the_globally_normalised_probability(
+    task_name: str, data: st.DataObject
+) -> None:
+    """All sequences are listed, each is scored from scratch: -log(exp(gold) / sum of exp), and its gradients."""
+    task = TASKS[task_name]
+    seed = data.draw(st.integers(0, 10**6))
+    rng = random.Random(seed)
+    batch = drawn_batch(task, rng, sentences=data.draw(st.integers(1, 2)), padding_rows=1, padding=1)
+    # Unconstrained, four words of seven are 2,401 sequences: one word less is wide enough a space.
+    if task_name == "fixed length":
+        short = [example_of(task.target(rng, ())[:2], source=(4, 5), sentence=i) for i in range(2)]
+        batch = make_batch(short, target_length=3, size=3)
+    model = MODELS[data.draw(st.sampled_from(list(MODELS)))](seed, 0.4)
+    noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
+    expected, widest = torch.zeros((), dtype=torch.float64), 1
+    for row, length in enumerate(batch.target_length_B.tolist()):
+        if length == 0:
+            continue
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        successors = task.naive(tuple(one.source_BS[0].tolist()))
+        space = enumerate_sequences(successors, length=length)
+        widest = max(widest, *(len(enumerate_sequences(successors, length=t)) for t in range(1, length + 1)))
+        scores = list(map(scores_from_scratch(model, one, one_noise, adds_up=True), space))
+        gold = tuple(one.target_BT[0].tolist())
+        expected = expected - (scores[space.index(gold)].exp() / torch.stack(scores).exp().sum()).log()
+    out = crf_step(task, widest)(model, batch, noise)
+    torch.testing.assert_close(out.total, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(gradients(out.total, model), gradients(expected, model), rtol=1e-10, atol=1e-10)
+    assert out.sums["stopped_early"] == 0
+
+
+@pytest.mark.parametrize("task_name", TASKS)
+@settings(max_examples=6)
+@given(data=st.data())
+def test_loss_and_gradients_are_those_of_rescoring_the_beam_where_gold_fell_off(
+    task_name: str, data: st.DataObject
+) -> None:
+    task = TASKS[task_name]
+    seed = data.draw(st.integers(0, 10**6))
+    batch = drawn_batch(
+        task,
+        random.Random(seed),
+        sentences=data.draw(st.integers(1, 3)),
+        padding_rows=data.draw(st.integers(0, 2)),
+        padding=data.draw(st.integers(0, 2)),
+    )
+    model = MODELS[data.draw(st.sampled_from(list(MODELS)))](seed, 0.4)
+    noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
+    beam = data.draw(st.sampled_from([1, 2, 3, 10]))
+    stops: list[int] = []
+
+    def minus_log_share(search: UninterruptedSearch, gold: Words, score: Callable[[Words], Tensor]) -> Tensor:
+        prefixes = {*search.beams[search.stop - 1], gold[: search.stop]}
+        stops.append(search.stop)
+        return torch.stack([score(prefix) for prefix in prefixes]).logsumexp(0) - score(gold[: search.stop])
+
+    expected = naive_without_restarts(
+        model,
+        batch,
+        noise,
+        successors=task.naive,
+        beam=beam,
+        ended_gives_up_place=isinstance(task.stop, StopTop),
+        adds_up=True,
+        loss=minus_log_share,
+    )
+    out = crf_step(task, beam)(model, batch, noise)
+    torch.testing.assert_close(out.total, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(gradients(out.total, model), gradients(expected, model), rtol=1e-10, atol=1e-10)
+    assert out.sums["stop_words"] == sum(stops)
+
+
+def test_the_cases_compared_with_rescoring_stop_early_and_late() -> None:
+    """Without this the comparison could pass on sentences that all stop at their last word."""
+    sums: dict[str, float] = {}
+    for name in TASKS:
+        for seed in range(5):
+            batch = drawn_batch(TASKS[name], random.Random(seed), sentences=3, padding_rows=1, padding=1)
+            out = crf_step(TASKS[name], 2)(lstm(1, seed, 0.0), batch, None)
+            for key in ("stopped_early", "sentences", "gold_on_beam"):
+                sums[key] = sums.get(key, 0.0) + out.sums[key].item()
+    assert 10 < sums["stopped_early"] < sums["sentences"] - 10
+    assert sums["gold_on_beam"] > 5
+
+
+# Hand-computed cases: words a to c, whose scores after each prefix stand in a table.
+
+A, B, C = 4, 5, 6
+
+
+def by_hand(table: dict[Words, dict[int, float]], gold: Words, beam: int) -> tuple[TableModel, LossOutput]:
+    model = TableModel(table, vocabulary=VOCABULARY)
+    crf = Crf(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, start_beam=beam, open_length=False)
+    return model, crf.at(0)(model, make_batch([example_of(gold)]), None)
+
+
+# Beam 2, gold a a a. Step 1: b 2, a 1. Step 2, by sums: b b 2 + 1 = 3, b c 2 + 0.5 = 2.5, gold a a 1 + 1 = 2: it falls
+# off. What comes after does not count.
+LOST: dict[Words, dict[int, float]] = {
+    (): {B: 2.0, A: 1.0},
+    (B,): {B: 1.0, C: 0.5},
+    (A,): {A: 1.0},
+    (A, A): {A: 50.0},
+    (B, B): {A: 9.0},
+}
+
+
+def test_the_loss_is_gold_against_the_beam_of_the_step_where_it_fell_off() -> None:
+    """log(e^3 + e^2.5 + e^2) - 2; each score's gradient is the share of the prefixes that hold it, minus 1 in gold."""
+    model, out = by_hand(LOST, (A, A, A), 2)
+    weights = [math.exp(score) for score in (3.0, 2.5, 2.0)]
+    first, second, gold = (weight / sum(weights) for weight in weights)
+    assert out.total.item() == pytest.approx(-math.log(gold), abs=1e-12)
+    expected = {((), A): gold - 1, ((A,), A): gold - 1, ((), B): first + second, ((B,), B): first, ((B,), C): second}
+    found = model.gradients(out.total)
+    assert found.keys() == expected.keys()
+    assert all(found[key] == pytest.approx(expected[key], abs=1e-12) for key in expected)
+    assert (out.sums["stopped_early"], out.sums["stop_words"], out.sums["gold_on_beam"]) == (1, 2, 0)
+    assert (out.sums["violations"], out.sums["segment_words"]) == (1, 2)
+
+
+def test_gold_on_the_beam_is_counted_once() -> None:
+    """T = 1, beam 2: b 2, gold a 1, c -100 off the beam. log(e^2 + e^1) - 1, and not log(e^2 + 2 e^1) - 1."""
+    model, out = by_hand({(): {B: 2.0, A: 1.0}}, (A,), 2)
+    share = math.exp(1) / (math.exp(2) + math.exp(1))
+    assert out.total.item() == pytest.approx(-math.log(share), abs=1e-12)
+    found = model.gradients(out.total)
+    assert found == {((), A): pytest.approx(share - 1), ((), B): pytest.approx(1 - share)}
+
+
+def test_a_beam_of_one_trains_on_gold_against_the_greedy_choice() -> None:
+    """b 2 is the beam, gold a 1 fell off at once: log(1 + e^1). Where gold is the greedy choice there is no loss."""
+    _, out = by_hand({(): {B: 2.0, A: 1.0}, (A,): {A: 9.0}}, (A, A), 1)
+    assert out.total.item() == pytest.approx(math.log(1 + math.exp(1)), abs=1e-12)
+    assert out.sums["stop_words"] == 1
+    model, out = by_hand({(): {A: 2.0, B: 1.0}, (A,): {A: 9.0}}, (A, A), 1)
+    assert out.total.item() == 0.0
+    assert all(value == pytest.approx(0.0) for value in model.gradients(out.total).values())
+    assert (out.sums["violations"], out.sums["gold_on_beam"]) == (0, 1)
+
+
+def test_a_prefix_is_gold_only_by_all_its_words() -> None:
+    """Beam 2, gold a c: a 3, b 2; then b c 2 + 4 = 6 ends in gold's word, gold a c has 3 + 1 = 4: both count."""
+    _, out = by_hand({(): {A: 3.0, B: 2.0}, (A,): {C: 1.0}, (B,): {C: 4.0}}, (A, C), 2)
+    assert out.total.item() == pytest.approx(math.log(math.exp(6) + math.exp(4)) - 4, abs=1e-12)
+
+
+def test_the_sum_is_divided_by_sentences_unless_told_otherwise() -> None:
+    """Two sentences of 3 words and a padding row."""
+    model = TableModel(LOST, vocabulary=VOCABULARY)
+    batch = make_batch([example_of((A, A, A))] * 2, size=3, target_length=5)
+    crf = Crf(Unconstrained(VOCABULARY, end_symbol=False), train_beam=2, open_length=False)
+    single = by_hand(LOST, (A, A, A), 2)[1].total.item()
+    for normalise, count in ((None, 2), (Normalise.NONE, None), (Normalise.SENTENCES, 2), (Normalise.WORDS, 6)):
+        out = (crf if normalise is None else replace(crf, normalise=normalise)).at(0)(model, batch, None)
+        assert out.total.item() == pytest.approx(2 * single, abs=1e-12)
+        assert (None if out.count is None else out.count.item()) == count
+
+
+def test_a_batch_of_padding_alone_has_no_loss() -> None:
+    model = TableModel(LOST, vocabulary=VOCABULARY)
+    crf = Crf(Unconstrained(VOCABULARY, end_symbol=True), train_beam=2)
+    out = crf.at(0)(model, make_batch([], size=2, target_length=3), None)
+    assert (out.total.item(), out.count.item()) == (0.0, 1.0)
+    assert not any(value.any() for value in out.sums.values())
+    assert not gradients(out.total, model)["weight_XV"].any()
+
+
+def test_it_ranks_by_sums_and_its_beam_grows_like_that_of_bso() -> None:
+    crf = Crf(Permutation(), train_beam=4)
+    assert crf.rule == ScoreSum()
+    assert [crf.at(epoch).beam for epoch in range(7)] == [2, 2, 3, 3, 4, 4, 4]
+    assert crf.at(0) == crf.at(1) != crf.at(2)
+    assert hash(crf.at(0)) == hash(crf.at(1))

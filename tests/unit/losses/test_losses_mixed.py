@@ -1,0 +1,120 @@
+"""A mixture equals the weighted sum of its two losses, computed apart."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.losses.bso import Bso, Normalise
+from argbeam.losses.contract import Loss
+from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.mixed import Mixed
+from argbeam.losses.mixer import Baseline, Mixer
+from argbeam.losses.mrt import Mrt, Sampled
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models.noise import Noise
+from argbeam.models.output_layer import ListedWords
+from argbeam.models.state import State
+from argbeam.search.score_rules import LastScore
+from argbeam.search.stop_rules import StopTop
+from argbeam.search.successors import Permutation, Unconstrained
+from loss_oracles import gradients
+
+VOCABULARY = 9
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+SEQUENCE_LOSSES: dict[str, Loss] = {
+    "bso": Bso(ANYTHING, train_beam=3),
+    "bso by words": Bso(ANYTHING, train_beam=3, normalise=Normalise.WORDS),
+    "mrt": Mrt(ANYTHING, Sampled(4), alpha=0.5, extra_length=3),
+    "mixer": Mixer(ANYTHING, Baseline(4).double()),
+}
+
+
+class Counting(LstmSeq2Seq):
+    """The model, counting how often it reads its source, makes a list of words ready and scores a list that is not."""
+
+    encodings = listings = unlisted = 0
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        self.encodings += 1
+        return super().encode(batch, noise)
+
+    def listed(self, candidates_GC: Tensor) -> ListedWords:
+        self.listings += 1
+        return super().listed(candidates_GC)
+
+    def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        self.unlisted += candidates_GC is not None and not torch.is_grad_enabled()
+        return super().scores(output_GRH, candidates_GC)
+
+
+class FourMethods:
+    """The model, without any method that only saves time."""
+
+    def __init__(self, model: Counting) -> None:
+        self.encode, self.step, self.output, self.scores = model.encode, model.step, model.output, model.scores
+
+
+def network() -> Counting:
+    model = Counting(
+        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=4, embedding=3, dropout=0.3
+    )
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
+    return model.double()
+
+
+@pytest.mark.parametrize("name", SEQUENCE_LOSSES)
+@pytest.mark.parametrize("weight", [0.3, 0.5])
+def test_a_mixture_is_the_weighted_sum_of_both_over_the_sequence_losses_count(name: str, weight: float) -> None:
+    """Total and gradients in float64, with dropout: both see the noise that each sees alone. The source is read
+    once."""
+    model, sequence = network(), SEQUENCE_LOSSES[name]
+    examples = [Example((4, 5, 6), (6, 5, EOS), 3), Example((7,), (7, 7, 8, 4, EOS), 8)]
+    batch = make_batch(examples, size=3, target_length=7)
+    noise = Noise(1, torch.tensor(4), batch.sentence_B)
+    first, second = sequence.at(0)(model, batch, noise), CrossEntropy()(model, batch, noise)
+    expected = {
+        name: (1 - weight) * one + weight * other
+        for (name, one), other in zip(
+            gradients(first.total, model).items(), gradients(second.total, model).values(), strict=True
+        )
+    }
+    model.encodings = 0
+    mixture = Mixed(sequence, weight).at(0)
+    out = mixture(model, batch, noise)
+    assert model.encodings == 1
+    torch.testing.assert_close(out.total, (1 - weight) * first.total + weight * second.total, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(gradients(out.total, model), expected, rtol=1e-9, atol=1e-11)
+    assert out.count == first.count
+    assert mixture.beam == sequence.at(0).beam
+    assert out.sums["sequence_loss"] == first.total
+    torch.testing.assert_close(out.sums["cross_entropy"], second.total.detach())
+
+
+def test_a_mixtures_search_under_a_constraint_makes_its_words_ready_once_and_finds_the_same() -> None:
+    """Five steps score the words of the source: from one list where the model has such lists, else each by itself."""
+    examples = [Example((4, 5, 6, 7, 8), (8, 4, 6, 5, 7), 3), Example((7, 4, 7), (7, 7, 4), 8)]
+    batch = make_batch(examples)
+    conbso = Bso(Permutation(), train_beam=3, open_length=False).at(0)
+    mixture = Mixed(Bso(Permutation(), train_beam=3, open_length=False), 0.3).at(0)
+    model = network()
+    parts = 0.7 * conbso(model, batch, None).total + 0.3 * CrossEntropy()(model, batch, None).total
+    model.listings = model.unlisted = 0
+    out = mixture(model, batch, None)
+    assert (model.listings, model.unlisted) == (1, 0)
+    plain = mixture(FourMethods(model), batch, None)
+    assert (model.listings, model.unlisted) == (1, 5)
+    assert out.sums["violations"] == plain.sums["violations"] > 0
+    torch.testing.assert_close(out.total, parts, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(plain.total, parts, rtol=1e-11, atol=1e-12)
+
+
+def test_a_mixture_is_searched_and_scheduled_as_its_sequence_loss() -> None:
+    sequence = Bso(ANYTHING, train_beam=4, start_beam=2, epochs_per_beam=2, reset_optimizer=True)
+    loss = Mixed(sequence, 0.3)
+    assert (loss.rule, loss.stop, loss.reset_optimizer, loss.weights) == (LastScore(), StopTop(), True, None)
+    assert [loss.at(epoch).beam for epoch in range(6)] == [2, 2, 3, 3, 4, 4]
+    assert loss.at(0) == loss.at(1) != loss.at(2)
+    mixer = Mixer(ANYTHING, Baseline(4))
+    assert Mixed(mixer, 0.3).weights == mixer.weights

@@ -1,0 +1,165 @@
+"""The replay against the search whose words it scores again, and against single sentences."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.losses.bso import Bso, BsoStep
+from argbeam.losses.replay import gold_outputs, replay, score
+from argbeam.models.contract import Model
+from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+from argbeam.search.gold import Gold, Restart
+from argbeam.search.score_rules import LastScore
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import StopTop
+from argbeam.search.successors import Permutation, Successors, Unconstrained
+from loss_oracles import CachedAttention, alone, noise_alone, prefix_score
+
+VOCABULARY = 9
+
+
+def models(seed: int) -> dict[str, Model]:
+    lstm = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY,
+        target_vocabulary=VOCABULARY,
+        layers=2,
+        hidden=5,
+        embedding=4,
+        dropout=0.3,
+    ).double()
+    lstm.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
+    attention = CachedAttention(vocabulary=VOCABULARY, hidden=5, dropout=0.3).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
+    return {"lstm": lstm, "attention": attention}
+
+
+def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
+    """Three sentences of different lengths, their words shuffled, and a padding row."""
+    rng = random.Random(seed)
+    examples = []
+    for number, length in enumerate((2, 7, 5)):
+        source = tuple(rng.choices((1, 4, 5, 6, 7), k=length))
+        examples.append(Example(source, (*rng.sample(source, k=length), *end), number))
+    return make_batch(examples, size=4, target_length=9)
+
+
+@pytest.mark.parametrize("name", ["lstm", "attention"])
+@pytest.mark.parametrize("with_noise", [False, True])
+@pytest.mark.parametrize(
+    ("successors", "stop"),
+    [(Permutation(), None), (Unconstrained(VOCABULARY, end_symbol=True), StopTop())],
+    ids=["permutation", "open length"],
+)
+def test_replayed_scores_are_the_searched_scores(
+    name: str, with_noise: bool, successors: Successors, stop: StopTop | None
+) -> None:
+    """Gold's at every word, the rival's at every violation, with the same dropout (property e)."""
+    violations = restarts = 0
+    for seed in range(6):
+        model = models(seed)[name]
+        batch = sentences(seed, end=() if stop is None else (EOS,))
+        noise = Noise(seed, torch.tensor(3), batch.sentence_B) if with_noise else None
+        state = model.encode(batch, noise)
+        found = beam_search(
+            model,
+            state,
+            successors.start(batch),
+            beam_size=3,
+            length_B=batch.target_length_B,
+            steps=batch.target_BT.shape[1],
+            rule=LastScore(),
+            stop=stop,
+            gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
+        ).violations
+        assert found is not None
+        again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
+        real_BT = torch.arange(batch.target_BT.shape[1]) < batch.target_length_B[:, None]
+        torch.testing.assert_close(again.gold_BT[real_BT], found.gold_score_BT[real_BT], rtol=1e-12, atol=1e-12)
+        at = found.violation_BT
+        torch.testing.assert_close(again.rival_BT[at], found.rival_score_BT[at], rtol=1e-12, atol=1e-12)
+        violations += int(at.sum())
+        restarts += int((at.sum(1) > 1).sum())
+    assert violations > 20
+    assert restarts > 5
+
+
+@pytest.mark.parametrize("name", ["lstm", "attention"])
+def test_lanes_score_each_word_after_the_words_of_its_own_prefix(name: str) -> None:
+    """Any rivals and restarts: the rival's prefix at column t is gold up to the last restart before t, then rival."""
+    model = models(0)[name]
+    batch = sentences(0, end=())
+    noise = Noise(0, torch.tensor(3), batch.sentence_B)
+    generator = torch.Generator().manual_seed(1)
+    rival_BT = torch.randint(4, VOCABULARY, batch.target_BT.shape, generator=generator)
+    restart_BT = torch.rand(batch.target_BT.shape, generator=generator) < 0.4
+    again = replay(model, model.encode(batch, noise), batch.target_BT, rival_BT, restart_BT)
+    for row in range(3):
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        gold, rival = one.target_BT[0].tolist(), rival_BT[row].tolist()
+        restart = 0
+        for t in range(len(gold)):
+            own = (*gold[:restart], *rival[restart : t + 1])
+            expected = prefix_score(model, one, one_noise, tuple(gold[: t + 1]))
+            torch.testing.assert_close(again.gold_BT[row, t], expected, rtol=1e-12, atol=1e-12)
+            expected = prefix_score(model, one, one_noise, own)
+            torch.testing.assert_close(again.rival_BT[row, t], expected, rtol=1e-12, atol=1e-12)
+            if restart_BT[row, t]:
+                restart = t + 1
+
+
+@pytest.mark.parametrize("name", ["lstm", "attention"])
+def test_the_gold_history_alone_has_the_scores_of_the_gold_lane(name: str) -> None:
+    model = models(0)[name]
+    batch = sentences(0, end=())
+    state = model.encode(batch, None)
+    nothing_BT = torch.zeros_like(batch.target_BT, dtype=torch.bool)
+    lane_BT = replay(model, state, batch.target_BT, batch.target_BT, nothing_BT).gold_BT
+    scores_BTV = score(model, state, batch.target_BT)
+    torch.testing.assert_close(scores_BTV.gather(2, batch.target_BT[..., None])[..., 0], lane_BT)
+    torch.testing.assert_close(model.scores(gold_outputs(model, state, batch.target_BT)), scores_BTV)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A model that notes the rows of every step and of every scoring that is made with gradient."""
+
+    model: Model
+    steps: list[int] = field(default_factory=list)
+    scored: list[int] = field(default_factory=list)
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        return self.model.encode(batch, noise)
+
+    def step(self, state: State, tokens_N: Tensor) -> State:
+        if torch.is_grad_enabled():
+            self.steps.append(tokens_N.shape[0])
+        return self.model.step(state, tokens_N)
+
+    def output(self, state: State) -> Tensor:
+        return self.model.output(state)
+
+    def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        scores_GRC = self.model.scores(output_GRH, candidates_GC)
+        if torch.is_grad_enabled():
+            self.scored.append(scores_GRC.numel())
+        return scores_GRC
+
+
+@pytest.mark.parametrize("beam", [1, 2, 6, 11])
+def test_the_graph_holds_two_rows_and_two_scores_per_word_whatever_the_beam(beam: int) -> None:
+    """B = 4 rows, T = 9: 9 steps of 8 rows, one scoring of 4 * 9 * 2 words."""
+    watched = Watched(models(0)["lstm"])
+    bso = Bso(Unconstrained(VOCABULARY, end_symbol=True), train_beam=beam)
+    BsoStep(bso, beam)(watched, sentences(0, end=(EOS,)), None)
+    assert watched.steps == [8] * 9
+    assert watched.scored == [72]

@@ -1,0 +1,275 @@
+"""Reported metrics against sacreBLEU, loops over counts, and cases by hand."""
+
+import math
+import os
+import random
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+
+from argbeam.errors import ConfigError, DataError
+from argbeam.metrics.attachment import (
+    PTB_PUNCTUATION,
+    UPOS_PUNCTUATION,
+    AttachmentCounts,
+    attachment_counts,
+    attachment_signature,
+)
+from argbeam.metrics.bleu import corpus_bleu, sentence_bleu
+from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
+
+REFERENCES = [
+    "the old clock in the hall is slow .",
+    "she wound it twice a day for years .",
+    "nobody here can tell the time any more .",
+    "we went home before it struck nine .",
+]
+HYPOTHESES = [
+    "the old clock in a hall is slow .",
+    "she wound it two times a day for years",
+    "nobody can tell the time here any more .",
+    "we all went home before it struck nine .",
+]
+WORSE = ["the clock is slow .", "she wound it .", "nobody here can tell", "we went home . nine"]
+
+SentenceCounts = st.integers(0, 6).flatmap(
+    lambda words: st.tuples(st.just(words), st.integers(0, words), st.integers(0, words))
+)
+
+
+def noisy(references: list[str], share: float, seed: int) -> list[str]:
+    """The references with a share of their words replaced."""
+    generator = random.Random(seed)
+    return [
+        " ".join("x" if generator.random() < share else word for word in reference.split()) for reference in references
+    ]
+
+
+def counts(words: int, correct: int) -> AttachmentCounts:
+    return AttachmentCounts(words, correct, correct)
+
+
+@pytest.mark.parametrize("tokenize", ["none", "13a"])
+def test_corpus_bleu_is_sacrebleus_with_its_signature(tokenize: str) -> None:
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize)
+    result = corpus_bleu(HYPOTHESES, REFERENCES, tokenize=tokenize)
+    assert result.score == expected.score
+    assert list(result.precisions) == expected.precisions
+    version = sacrebleu.__version__
+    assert result.signature == f"nrefs:1|case:mixed|eff:no|tok:{tokenize}|smooth:exp|version:{version}"
+
+
+def test_corpus_bleu_by_hand() -> None:
+    """`a b c d e` against `a b c d e f`: all n-grams match, and the penalty is exp(1 - 6/5)."""
+    result = corpus_bleu(["a b c d e"], ["a b c d e f"], tokenize="none")
+    assert math.isclose(result.score, 100 * math.exp(-0.2))
+    assert (result.hypothesis_length, result.reference_length, result.length_ratio) == (5, 6, 5 / 6)
+
+
+def test_a_tokenised_corpus_is_scored_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    corpus_bleu(REFERENCES * 50, REFERENCES * 50, tokenize="none")
+    assert not caplog.records
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
+def test_sentence_bleu_is_sacrebleus_smoothed_with_effective_order(hypothesis: list[str], reference: list[str]) -> None:
+    expected = sacrebleu.sentence_bleu(" ".join(hypothesis), [" ".join(reference)], tokenize="none").score
+    assert math.isclose(sentence_bleu(hypothesis, reference), expected / 100, abs_tol=1e-15)
+
+
+def test_attachment_counts_by_hand() -> None:
+    """Five words, the last punctuation: heads right at 1, 2, 3 and 5, labels right at 1, 4 and 5.
+
+    Four words count; UAS has 1, 2, 3 and LAS has 1 alone: words 2 and 3 lack the subtype, word 4 has a wrong
+    head.
+    """
+    found = attachment_counts(
+        [2, 0, 2, 1, 2],
+        ["nsubj", "root", "obl", "det", "punct"],
+        [2, 0, 2, 3, 2],
+        ["nsubj", "root:x", "obl:tmod", "det", "punct"],
+        is_punctuation=UPOS_PUNCTUATION.mask(["PRON", "VERB", "NOUN", "DET", "PUNCT"]),
+    )
+    assert found == AttachmentCounts(words=4, uas_correct=3, las_correct=1)
+    assert (found.uas, found.las) == (75.0, 25.0)
+
+
+def test_counts_add_before_the_division() -> None:
+    """1 of 1 and 0 of 3 make 1 of 4: 25 percent, not the mean of 100 and 0."""
+    total = sum([counts(1, 1), counts(3, 0)], start=AttachmentCounts())
+    assert total == counts(4, 1)
+    assert (total.uas, total.las) == (25.0, 25.0)
+
+
+def test_no_scored_word_is_zero_percent() -> None:
+    assert (AttachmentCounts().uas, AttachmentCounts().las) == (0.0, 0.0)
+
+
+def test_penn_treebank_punctuation_is_five_tags_and_no_brackets() -> None:
+    tags = ["``", "''", ":", ",", ".", "-LRB-", "-RRB-", "$", "#", "NN"]
+    assert PTB_PUNCTUATION.mask(tags) == (True,) * 5 + (False,) * 5
+
+
+def test_the_signature_tells_the_two_punctuation_rules_apart() -> None:
+    assert attachment_signature(UPOS_PUNCTUATION) == "punct:upos|labels:full|version:argbeam-attachment-1"
+    assert attachment_signature(PTB_PUNCTUATION) == "punct:ptb|labels:full|version:argbeam-attachment-1"
+
+
+def test_paired_bootstrap_of_bleu_is_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
+    references = REFERENCES * 5
+    system, baseline = noisy(references, 0.10, seed=1), noisy(references, 0.13, seed=2)
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    _, columns = PairedTest(
+        [("baseline", baseline), ("system", system)],
+        {"BLEU": BLEU(tokenize="none", force=True)},
+        [references],
+        test_type="bs",
+        n_samples=200,
+    )()
+    monkeypatch.setenv("SACREBLEU_SEED", "5")
+    found = paired_bootstrap_bleu(system, baseline, references, tokenize="none", samples=200, seed=77)
+    expected_baseline, expected = columns["BLEU"]
+    assert 0.01 < expected.p_value < 0.99
+    assert found.p_value == expected.p_value
+    assert (found.system_score, found.system_mean, found.system_interval) == (
+        expected.score,
+        expected.mean,
+        expected.ci,
+    )
+    assert (found.baseline_score, found.baseline_mean, found.baseline_interval) == (
+        expected_baseline.score,
+        expected_baseline.mean,
+        expected_baseline.ci,
+    )
+    assert "seed:77" in found.signature and "bs:200" in found.signature and "tok:none" in found.signature
+    assert os.environ["SACREBLEU_SEED"] == "5"
+
+
+def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    references = REFERENCES * 5
+    better = paired_bootstrap_bleu(HYPOTHESES * 5, WORSE * 5, references, tokenize="none", samples=100)
+    equal = paired_bootstrap_bleu(HYPOTHESES * 5, HYPOTHESES * 5, references, tokenize="none", samples=100)
+    assert better.p_value == 1 / 101
+    assert equal.p_value == 1
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(SentenceCounts, st.booleans()), min_size=1, max_size=12), st.booleans())
+def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cases: list, labelled: bool) -> None:
+    system = [AttachmentCounts(words, a, min(a, 2)) for (words, a, _), _ in cases]
+    baseline = [AttachmentCounts(words, b, b * keep) for (words, _, b), keep in cases]
+    found = paired_bootstrap_attachment(
+        system, baseline, labelled=labelled, punctuation=UPOS_PUNCTUATION, samples=40, seed=3
+    )
+
+    def score(sentences: list[AttachmentCounts]) -> float:
+        total = sum(sentences, start=AttachmentCounts())
+        return total.las if labelled else total.uas
+
+    resampled = np.random.default_rng(3).choice(len(system), size=(40, len(system)), replace=True).tolist()
+    of_system = [score([system[i] for i in sample]) for sample in resampled]
+    of_baseline = [score([baseline[i] for i in sample]) for sample in resampled]
+    gaps = [abs(s - b) for s, b in zip(of_system, of_baseline, strict=True)]
+    real = abs(score(system) - score(baseline))
+    # Sums in another order differ in the last bits; a gap that close to the real one may count either way.
+    certain = sum(gap - sum(gaps) / 40 > real + 1e-9 for gap in gaps)
+    possible = sum(gap - sum(gaps) / 40 > real - 1e-9 for gap in gaps)
+    if real == 0:
+        assert found.p_value == 1
+    else:
+        assert (certain + 1) / 41 <= found.p_value <= (possible + 1) / 41
+    assert found.system_score == score(system) and found.baseline_score == score(baseline)
+    assert math.isclose(found.system_mean, sum(of_system) / 40, abs_tol=1e-9)
+    assert math.isclose(found.baseline_mean, sum(of_baseline) / 40, abs_tol=1e-9)
+    # 40 samples: one off at each end.
+    assert math.isclose(found.system_interval, (sorted(of_system)[38] - sorted(of_system)[1]) / 2, abs_tol=1e-9)
+
+
+def test_a_clearly_better_parser_is_significant_and_an_equal_one_is_not() -> None:
+    good, bad = [counts(10, 9), counts(12, 10)] * 20, [counts(10, 6), counts(12, 8)] * 20
+    better = paired_bootstrap_attachment(good, bad, labelled=True, punctuation=PTB_PUNCTUATION)
+    equal = paired_bootstrap_attachment(good, good, labelled=False, punctuation=PTB_PUNCTUATION)
+    assert better.p_value == 1 / 1001
+    assert equal.p_value == 1
+    assert better.signature == f"las|{attachment_signature(PTB_PUNCTUATION)}|bs:1000|seed:12345"
+    assert equal.signature.startswith("uas|")
+
+
+def test_a_difference_that_chance_makes_is_not_significant() -> None:
+    """One sentence of forty has one more right word.
+
+    A resample holds it Poisson(1) times: three times or more, at least twice the mean, in 1 - 5/(2e) = 8 %.
+    """
+    alike = [counts(10, 8)] * 39
+    found = paired_bootstrap_attachment(
+        [counts(10, 9), *alike], [counts(10, 8), *alike], labelled=True, punctuation=UPOS_PUNCTUATION
+    )
+    assert found.p_value > 0.05
+
+
+@pytest.mark.parametrize(("hypotheses", "references"), [(["a"], ["a", "b"]), ([], [])])
+def test_bleu_refuses_unpaired_sentences(hypotheses: list[str], references: list[str]) -> None:
+    message = (
+        f"BLEU: {len(hypotheses)} hypotheses for {len(references)} references; "
+        "as many of one as of the other, and at least one, are needed"
+    )
+    with pytest.raises(DataError) as error:
+        corpus_bleu(hypotheses, references, tokenize="none")
+    assert str(error.value) == message
+    with pytest.raises(DataError) as error:
+        paired_bootstrap_bleu(references, hypotheses, references, tokenize="none")
+    assert str(error.value) == message
+
+
+def test_bleu_refuses_an_unknown_tokenizer() -> None:
+    with pytest.raises(ConfigError, match=r"^BLEU: unknown tokenize 'moses'; accepted: 13a, .*none, .*zh$"):
+        corpus_bleu(["a"], ["a"], tokenize="moses")
+
+
+def test_attachment_refuses_lists_of_different_lengths() -> None:
+    with pytest.raises(DataError) as error:
+        attachment_counts([0], ["root", "x"], [0, 1], ["root", "x"], is_punctuation=[False, False])
+    assert str(error.value) == (
+        "attachment: 1 predicted heads, 2 predicted labels, 2 gold labels and 2 punctuation flags "
+        "for 2 gold heads; every word has one of each"
+    )
+
+
+@pytest.mark.parametrize(
+    ("system", "baseline", "found"),
+    [
+        (
+            [counts(2, 1)],
+            [counts(3, 1)],
+            "1 sentences with 2 scored words against 1 sentences with 3 scored words",
+        ),
+        ([], [], "0 sentences with 0 scored words against 0 sentences with 0 scored words"),
+    ],
+)
+def test_attachment_test_refuses_other_sentences(system: list, baseline: list, found: str) -> None:
+    with pytest.raises(DataError) as error:
+        paired_bootstrap_attachment(system, baseline, labelled=True, punctuation=UPOS_PUNCTUATION)
+    assert str(error.value) == (
+        f"attachment: {found}; both systems need the same sentences, at least one, with the same words scored"
+    )
+
+
+@pytest.mark.parametrize(("samples", "seed"), [(0, 1), (10, 0)])
+def test_bootstrap_refuses_what_sacrebleu_takes_for_its_default(samples: int, seed: int) -> None:
+    message = f"bootstrap: {samples} samples and seed {seed}; both are 1 or more"
+    with pytest.raises(ConfigError) as error:
+        paired_bootstrap_bleu(["a"], ["b"], ["a"], tokenize="none", samples=samples, seed=seed)
+    assert str(error.value) == message
+    one = [counts(1, 1)]
+    with pytest.raises(ConfigError) as error:
+        paired_bootstrap_attachment(one, one, labelled=True, punctuation=UPOS_PUNCTUATION, samples=samples, seed=seed)
+    assert str(error.value) == message

@@ -1,0 +1,393 @@
+"""Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="kernels need Triton, which is not made for this platform")
+
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import BOS, EOS
+from argbeam.losses import CrossEntropy, StepLoss
+from argbeam.losses.bso import Bso, one_minus_bleu
+from argbeam.losses.replay import score
+from argbeam.models import LstmSeq2Seq
+from argbeam.models.noise import Noise
+from argbeam.models.recurrence import attention_kernel as attention
+from argbeam.models.recurrence import kernel_steps, plain_steps
+from argbeam.runtime import triton_guard as kernels
+from argbeam.search import fused_step_kernel as search_step
+from argbeam.search import permutation_kernel as permutation
+from argbeam.search import search
+from argbeam.search import top_k as selection
+from argbeam.search.gold import GoldStep, MaxViolation, Restart
+from argbeam.search.result import Beam
+from argbeam.search.score_rules import NEVER, LastScore, ScoreRule, ScoreSum
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, Unconstrained
+from argbeam.training import adagrad_kernel
+from argbeam.training.optimizer import Adagrad
+from tape import as_on_a_device
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def random(generator: torch.Generator) -> Any:
+    return lambda *shape: torch.randn(*shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "capability", "expected"),
+    [
+        (torch.float32, 1, (9, 0), True),
+        (torch.int64, 1, (8, 6), True),
+        (torch.float64, 1, (9, 0), False),
+        (torch.float32, 0, (9, 0), False),
+        (torch.float32, 1, (7, 5), False),
+    ],
+    ids=["float32", "whole", "float64", "another device", "old device"],
+)
+def test_what_kernels_take(
+    dtype: torch.dtype, device: int, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are launched on the current device, here the second; a tensor elsewhere would be out of reach."""
+    kernels._recent.cache_clear()
+    monkeypatch.setattr(kernels, "_WANTED", True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    tensor: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cuda", device))
+    assert kernels.usable(tensor) == expected
+    assert not kernels.usable(tensor, torch.zeros(1, dtype=dtype))
+    kernels._recent.cache_clear()
+
+
+# Sentences, rows of each, units, words: nothing is a multiple of a block.
+SIZES = [(3, 2, 20, 5), (2, 7, 33, 17), (9, 1, 16, 3)]
+
+
+@pytest.mark.parametrize(("sentences", "lanes", "hidden", "words"), SIZES)
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int, noise: bool, moved: bool) -> None:
+    generator = torch.Generator().manual_seed(hidden)
+    draw = random(generator)
+    rows = sentences * lanes
+    # Noise comes as one step of a longer mask, weights as columns of a wider matrix, carried values likewise.
+    mask_BH = (torch.rand(sentences, 3, hidden, generator=generator) < 0.7).float()[:, 1] / 0.7 if noise else None
+    rows_N = torch.randint(0, rows, (rows,), generator=generator) if moved else None
+    merged_B = torch.rand(sentences, generator=generator) < 0.5 if lanes == 2 and moved else None
+
+    given: dict[str, Any] = {
+        "base_NG": draw(rows, 4 * hidden) if moved else draw(4 * hidden),
+        "h_NH": draw(rows, hidden),
+        "c_NH": draw(rows, hidden),
+        "recurrent_GH": draw(4 * hidden, hidden),
+        "rows_N": rows_N,
+    }
+    for fed in ({}, {"fed_NA": draw(rows, hidden), "fed_GA": draw(4 * hidden, 2 * hidden)[:, hidden:]}):
+        moves = {"fed_moves": not noise, "fed_noise_BA": mask_BH} if fed else {}
+        for found, expected in zip(
+            kernel_steps.cell(**given, **fed, **moves), plain_steps.cell(**given, **fed, **moves), strict=True
+        ):
+            assert_close(found, expected)
+    tokens_N, table_VE = torch.randint(0, 9, (rows,), generator=generator), draw(9, 11)
+    embedding_GE = draw(4 * hidden, 11)
+    with_words = plain_steps.cell(**(given | {"base_NG": given["base_NG"] + table_VE[tokens_N] @ embedding_GE.T}))
+    by_kernel = kernel_steps.cell(**given, tokens_N=tokens_N, table_VE=table_VE, embedding_GE=embedding_GE)
+    assert_close(by_kernel.h_NH, with_words.h_NH)
+
+    back: dict[str, Any] = {
+        "grad_h_NH": draw(rows, 2 * hidden)[:, hidden:],
+        "grad_h_noise_BH": mask_BH,
+        "carried_h_NH": draw(rows, 2 * hidden)[:, hidden:],
+        "carried_c_NH": draw(rows, hidden),
+        "grad_c_NH": draw(rows, hidden) if noise else None,
+        "merged_B": merged_B,
+        "gates_NG": draw(rows, 4 * hidden).sigmoid(),
+        "c_NH": draw(rows, hidden),
+        "before_NH": draw(rows, hidden),
+        "rows_N": rows_N,
+        "weight_GX": draw(4 * hidden, 2 * hidden),
+    }
+    gates = [torch.empty(rows, 4 * hidden) for _ in range(2)]
+    found_grad = kernel_steps.cell_backward(**back, gates_out_NG=gates[0])
+    expected_grad = plain_steps.cell_backward(**back, gates_out_NG=gates[1])
+    assert_close(gates[0], gates[1])
+    assert_close(found_grad.c_NH, expected_grad.c_NH)
+    assert_close(found_grad.before_NX, expected_grad.before_NX)
+
+    query_NH, keys_BSH, memory_BSH = draw(rows, hidden), draw(sentences, words, hidden), draw(sentences, words, hidden)
+    length_B = torch.randint(1, words + 1, (sentences,), generator=generator)
+    padding_BS = torch.arange(words) >= length_B[:, None]
+    context_NH, weight_NS = plain_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+    for found, expected in zip(
+        kernel_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS), (context_NH, weight_NS), strict=True
+    ):
+        assert_close(found, expected)
+    match = [torch.empty(rows, words) for _ in range(2)]
+    grad_NX = draw(rows, 2 * hidden)
+    assert_close(
+        kernel_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[0]),
+        plain_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[1]),
+    )
+    assert_close(match[0], match[1])
+
+    combine_HX = draw(hidden, 2 * hidden)
+    plain = plain_steps.combine(context_NH, query_NH, combine_HX, mask_BH)
+    for found, expected in zip(kernel_steps.combine(context_NH, query_NH, combine_HX, mask_BH), plain, strict=True):
+        assert_close(found, expected)
+    total = [torch.empty(rows, hidden) for _ in range(2)]
+    arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
+    assert_close(
+        kernel_steps.combine_backward(*arguments, total[0]),
+        plain_steps.combine_backward(*arguments, total[1]),
+    )
+    assert_close(total[0], total[1])
+
+
+# Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.
+SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
+
+
+@pytest.mark.parametrize(("beam_size", "columns"), SEARCHES)
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum()], ids=["last_score", "score_sum"])
+@pytest.mark.parametrize("stop", [None, StopTop(), StopBest()], ids=["fixed", "top", "best"])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_step_of_the_search(
+    beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None, seed: int, first: bool
+) -> None:
+    """The same successors, verdict and next beam as the plain step; what is in empty places does not matter."""
+    restarts = first or seed == 0
+    generator = torch.Generator().manual_seed(seed)
+    batch, lanes, kept = 3, beam_size + 1, max(beam_size, 2)
+
+    def chance(share: float, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator) < share
+
+    words_BRC = torch.randn(batch, lanes, columns, generator=generator)
+    allowed_NC = chance(0.02 if columns > 1000 and seed else 0.7, batch * lanes if listed else 1, columns)
+    candidates_BC = None
+    gold_B = torch.randint(0, columns, (batch,), generator=generator)
+    if listed:
+        candidates_BC = torch.stack([torch.randperm(columns, generator=generator) + EOS for _ in range(batch)])
+        gold_B = candidates_BC.gather(1, gold_B[:, None])[:, 0]
+    place_K = torch.arange(beam_size)
+    total_BK = torch.randn(batch, beam_size, generator=generator)
+    is_gold_BK = (place_K == torch.randint(0, beam_size, (batch, 1), generator=generator)) & chance(0.7, batch, 1)
+    if first:
+        total_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
+        is_gold_BK = (place_K == 0).expand(batch, -1)
+    gold_total_B1 = torch.randn(batch, 1, generator=generator)
+    active_B, best_wrong_B = chance(0.9, batch), chance(0.4, batch)
+    policy = Restart(1.0) if restarts else MaxViolation(1.0)
+
+    beam = Beam(place_K.expand(batch, -1), place_K.expand(batch, -1), total_BK, is_gold_BK)
+    start_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
+    start = Beam(beam.parents_BK, beam.tokens_BK, start_BK, (place_K == 0).expand(batch, -1))
+    here = GoldStep(policy, stop, gold_B, gold_total_B1[:, 0], active_B, best_wrong_B)
+    words = selection.AllWords(rule, words_BRC, candidates_BC)
+    found, verdict, after, rows_N, tokens_N = search.gold_step(beam, words, allowed_NC, here, start, kept=kept)
+
+    if seed:  # any layout will do
+        words_BRC, allowed_NC = words_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
+        candidates_BC = None if candidates_BC is None else candidates_BC.T.contiguous().T
+    out = search_step.search_step(
+        words_BRC,
+        allowed_NC,
+        candidates_BC,
+        total_BK,
+        is_gold_BK,
+        gold_B,
+        gold_total_B1[:, 0],
+        active_B,
+        best_wrong_B,
+        kept=kept,
+        margin=1.0,
+        sums=isinstance(rule, ScoreSum),
+        restarts=restarts,
+        ended_gives_up_place=here.ended_gives_up_place,
+    )
+    there_BJ = found.ranks_BJ > NEVER
+    assert_close(out.ranks_BJ, found.ranks_BJ)
+    assert_close(out.gold_rank_B, verdict.gold_rank_B)
+    assert_close(out.rival_rank_B, verdict.rival_rank_B)
+    assert_close(out.next_total_BK, after.total_BK)
+    assert torch.equal(out.tokens_BJ[there_BJ], found.tokens_BJ[there_BJ])
+    assert torch.equal(out.parents_BJ[there_BJ], found.parents_BJ[there_BJ])
+    assert torch.equal(out.is_gold_BJ & there_BJ, verdict.is_gold_BJ & there_BJ)
+    assert torch.equal(out.violation_B, verdict.violation_B)
+    assert torch.equal(out.rival_ended_B, verdict.rival_ended_B)
+    assert torch.equal(out.rival_B[verdict.violation_B], verdict.rival_B[verdict.violation_B])
+    alive_BK = after.total_BK > NEVER
+    alive_N = torch.cat([alive_BK, torch.ones(batch, 1, dtype=torch.bool)], 1).flatten()  # gold's row always is
+    assert torch.equal(out.next_rows_N[alive_N], rows_N[alive_N])
+    assert torch.equal(out.next_tokens_N[alive_N], tokens_N[alive_N])
+    assert torch.equal(out.next_is_gold_BK[alive_BK], after.is_gold_BK[alive_BK])
+
+
+def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
+    """Rows and words must exist, whatever the scores: the next step reads from there."""
+    words_BRC = torch.full((2, 4, 7), torch.nan)
+    out = search_step.search_step(
+        words_BRC,
+        torch.ones(1, 7, dtype=torch.bool),
+        None,
+        torch.zeros(2, 3),
+        torch.ones(2, 3, dtype=torch.bool),
+        torch.tensor([1, 2]),
+        torch.zeros(2),
+        torch.ones(2, dtype=torch.bool),
+        torch.zeros(2, dtype=torch.bool),
+        kept=3,
+        margin=1.0,
+        sums=False,
+        restarts=True,
+        ended_gives_up_place=False,
+    )
+    assert out.next_rows_N.min() >= 0 and out.next_rows_N.max() < 8
+    assert out.next_tokens_N.min() >= 0 and out.next_tokens_N.max() < 7
+
+
+def test_what_is_left_of_a_permutation() -> None:
+    batch = make_batch([Example((7, 5, 7, 9), (), 0), Example((6, 6), (), 1)])
+    choices = Permutation().start(batch).select(torch.tensor([0, 0, 0, 1, 1, 1]))
+    rows_N, tokens_N = torch.tensor([2, 0, 1, 5, 3, 3]), torch.tensor([7, 9, 5, 6, 6, 6])
+    expected = choices.select(rows_N).advance(tokens_N)
+    found_NC = permutation.words_left(choices.left_NC, choices.candidates_BC, rows_N, tokens_N)
+    assert torch.equal(found_NC, expected.left_NC)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in ((50, 30), (1030,))]
+    gradients = [torch.randn(p.shape, generator=generator) for p in start]
+    bad = [gradients[0], gradients[1].clone().fill_(torch.inf)]
+
+    def updated() -> Adagrad:
+        weights = [torch.nn.Parameter(p.clone()) for p in start]
+        optimizer = Adagrad({"all": weights}, rates={"all": 0.1}, max_norm=5.0, initial=0.1, average=average)
+        for given in (gradients, bad, gradients):
+            optimizer.step(given)
+        return optimizer
+
+    plain = updated()
+    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    used = []
+    monkeypatch.setattr(
+        "argbeam.training.optimizer.adagrad", lambda *a, **k: (used.append(1), adagrad_kernel.adagrad(*a, **k))
+    )
+    by_kernel = updated()
+    assert len(used) == 6
+    for name in ("parameters", "sums", "averages"):
+        for found, expected in zip(getattr(by_kernel, name), getattr(plain, name), strict=True):
+            assert_close(found, expected)
+
+
+def test_a_parameter_in_another_layout_is_updated_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of Adagrad is the rate, against the gradient's sign; a kernel would pair the wrong entries."""
+    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    gradient = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    parameter = torch.nn.Parameter(torch.zeros(4, 3).T)
+    Adagrad({"all": [parameter]}, rates={"all": 0.1}, max_norm=5.0).step([gradient])
+    assert_close(parameter.detach(), -0.1 * gradient.sign())
+
+
+# Rows and words of a sentence, and the shared memory that the attention kernels take when they are compiled for them.
+COMPILED = {(16, 128): 77824, (16, 256): 151552, (32, 256): 167936, (64, 128): 147456, (64, 256): 245760}
+
+
+@pytest.mark.parametrize("device_has", [101376, 166912, 232448], ids=["RTX 3090", "A100", "H100"])
+def test_attention_kernels_are_not_asked_for_more_memory_than_a_device_has(
+    device_has: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "shared_memory", lambda _: device_has)
+    taken = {size for size in COMPILED if attention.fits(*size, torch.device("cuda"))}
+    assert all(COMPILED[size] <= device_has for size in taken)
+    assert attention.fits(7, 60, torch.device("cuda"))
+    # A sentence that does not fit goes the plain way, and comes out the same.
+    monkeypatch.setattr(attention, "attention", lambda *_: pytest.fail("it does not fit"))
+    query_NH, keys_BSH = torch.randn(64, 8), torch.randn(1, 256, 8)
+    context_NH, _ = kernel_steps.attention(query_NH, keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
+    assert_close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As dev perplexity does: steps are then kernels, and their words lie apart in memory."""
+    batch = make_batch([Example((5, 6, 7), (7, 5, 6), 0), Example((8, 4), (4, 8), 1)])
+    model = LstmSeq2Seq(
+        source_vocabulary=9,
+        target_vocabulary=9,
+        layers=1,
+        hidden=6,
+        embedding=5,
+        dropout=0.0,
+        input_feeding=input_feeding,
+    )
+    with torch.no_grad():
+        plain_BTV = score(model, model.encode(batch, None), batch.target_BT)
+        monkeypatch.setattr(kernels, "usable", lambda *_: True)
+        assert_close(score(model, model.encode(batch, None), batch.target_BT), plain_BTV)
+        state = model.step(model.encode(batch, None), torch.full((2,), BOS))
+        after_first = model.step(state, batch.target_BT[:, 0])
+        assert_close(model.scores(model.output(after_first)[:, None])[:, 0], plain_BTV[:, 1])
+
+
+VOCABULARY = 40
+# Random weights break any margin at every word; below zero, they break it at some.
+MARGIN = -0.2
+LOSSES: dict[str, StepLoss] = {
+    "cross_entropy": CrossEntropy(),
+    "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, start_beam=3, margin=MARGIN).at(0),
+    "conbso": Bso(Permutation(), 4, open_length=False, start_beam=4).at(0),
+    "top": Bso(Unconstrained(VOCABULARY, end_symbol=True), 3, start_beam=3, margin=MARGIN, cost=one_minus_bleu).at(0),
+}
+
+
+@pytest.mark.parametrize(("name", "layers"), [("cross_entropy", 1), ("bso", 1), ("conbso", 2), ("top", 2)])
+def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and every gradient, with dropout and restarts; the kernels must really be what runs."""
+    generator = torch.Generator().manual_seed(layers)
+    examples = []
+    for number in range(4):
+        words = torch.randint(4, VOCABULARY, (5 - number % 3,), generator=generator).tolist()
+        examples.append(Example(tuple(sorted(words)), tuple(words), number))
+    batch = make_batch(examples)
+    model = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=layers, hidden=20, embedding=12, dropout=0.3
+    )
+    model.initialise(bound=0.4, generator=generator)
+    plain, plain_gradients, violations = _gradients(LOSSES[name], model, batch)
+    assert name == "cross_entropy" or 0 < violations < sum(len(e.target) for e in examples)
+
+    used: set[str] = set()
+    monkeypatch.setattr(kernels, "usable", lambda *_: used.add("asked") or True)
+    for kernel in ("cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"):
+        function = getattr(kernel_steps, kernel)
+        monkeypatch.setattr(
+            kernel_steps, kernel, lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1]
+        )
+    monkeypatch.setattr(
+        search_step, "search_step", lambda *a, _f=search_step.search_step, **k: (used.add("search"), _f(*a, **k))[1]
+    )
+    with as_on_a_device():
+        found, gradients, _ = _gradients(LOSSES[name], model, batch)
+    assert {"cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"} <= used
+    assert ("search" in used) == (name != "cross_entropy")
+    assert_close(found, plain)
+    for gradient, expected in zip(gradients, plain_gradients, strict=True):
+        assert_close(gradient, expected)
+
+
+def _gradients(loss: StepLoss, model: LstmSeq2Seq, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...], float]:
+    out = loss(model, batch, Noise(1, torch.tensor(5), batch.sentence_B))
+    gradients = torch.autograd.grad(out.total, list(model.parameters()), materialize_grads=True)
+    return out.total, gradients, float(out.sums.get("violations", torch.zeros(())))

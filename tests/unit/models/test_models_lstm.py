@@ -1,0 +1,307 @@
+"""The LSTM model against torch.nn.LSTM and against a decoder written out for one row."""
+
+import math
+from copy import deepcopy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from argbeam.data.batches import Batch, make_batch
+from argbeam.data.vocabulary import BOS
+from argbeam.losses.replay import replay, score
+from argbeam.models import LstmSeq2Seq
+from argbeam.models.lstm import Encoder
+from argbeam.models.noise import Noise
+from argbeam.models.output_layer import WideLinear
+from argbeam.models.state import State
+from argbeam.search.gold import Gold, Restart
+from argbeam.search.score_rules import LastScore
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import StopTop
+from argbeam.search.successors import Unconstrained
+from oracles import example_of
+
+
+def model_of(
+    *, layers: int = 2, hidden: int = 5, embedding: int = 4, dropout: float = 0.0, input_feeding: bool = True
+) -> LstmSeq2Seq:
+    model = LstmSeq2Seq(
+        source_vocabulary=9,
+        target_vocabulary=8,
+        layers=layers,
+        hidden=hidden,
+        embedding=embedding,
+        dropout=dropout,
+        input_feeding=input_feeding,
+    ).double()
+    model.initialise(bound=0.8, generator=torch.Generator().manual_seed(layers * 100 + hidden))
+    return model
+
+
+def batch_of(sources: list[list[int]], targets: list[list[int]] | None = None) -> Batch:
+    targets = targets or [[4, 5, 6]] * len(sources)
+    return make_batch(
+        [example_of(t, source=s, sentence=i) for i, (s, t) in enumerate(zip(sources, targets, strict=True))]
+    )
+
+
+def torch_lstm(encoder: Encoder, embedding: int) -> nn.LSTM:
+    """torch.nn.LSTM with the encoder's weights; its second bias is zero."""
+    lstm = nn.LSTM(embedding, encoder.hidden, encoder.layers, batch_first=True).double()
+    with torch.no_grad():
+        for i, (inputs, recurrent) in enumerate(zip(encoder.inputs, encoder.recurrent, strict=True)):
+            getattr(lstm, f"weight_ih_l{i}").copy_(inputs.weight)
+            getattr(lstm, f"bias_ih_l{i}").copy_(inputs.bias)
+            getattr(lstm, f"weight_hh_l{i}").copy_(recurrent.weight)
+            getattr(lstm, f"bias_hh_l{i}").zero_()
+    return lstm
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_encoder_is_torch_lstm_over_packed_sequences(layers: int) -> None:
+    """Outputs at real positions, and every layer's states at each sentence's own last word."""
+    model = model_of(layers=layers)
+    batch = batch_of([[4, 5, 6, 7], [8], [5, 5, 4]])
+    with torch.no_grad():
+        memory_BSH, last_h, last_c = model.encoder(batch.source_BS, batch.source_length_B, {})
+        packed = pack_padded_sequence(
+            model.encoder.embedding(batch.source_BS),
+            batch.source_length_B,
+            batch_first=True,
+            enforce_sorted=False,
+        )
+        outputs, (h_LBH, c_LBH) = torch_lstm(model.encoder, 4)(packed)
+        outputs_BSH, _ = pad_packed_sequence(outputs, batch_first=True)
+    for b, length in enumerate(batch.source_length_B.tolist()):
+        torch.testing.assert_close(memory_BSH[b, :length], outputs_BSH[b, :length], rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.stack(last_h), h_LBH, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.stack(last_c), c_LBH, rtol=0, atol=1e-12)
+
+
+def naive_scores(model: LstmSeq2Seq, source: list[int], words: list[int]) -> list[Tensor]:
+    """The scores before each word, for one sentence, with nn.LSTM, nn.LSTMCell and loops over positions.
+
+    Luong et al. 2015: a_s = softmax(h W m_s), o = tanh(W_c [sum of a_s m_s; h]), and o goes with the next word.
+    """
+    decoder = model.decoder
+    embedded_1SE = model.encoder.embedding(torch.tensor([source]))
+    memory_1SH, (h_L1H, c_L1H) = torch_lstm(model.encoder, embedded_1SE.shape[2])(embedded_1SE)
+    h, c = list(h_L1H[:, 0]), list(c_L1H[:, 0])
+    output_H = torch.zeros_like(h[0])
+    found = []
+    for word in [BOS, *words[:-1]]:
+        x = decoder.embedding.weight[word]
+        if decoder.input_feeding:
+            x = torch.cat([x, output_H])
+        for i, (inputs, recurrent) in enumerate(zip(decoder.inputs, decoder.recurrent, strict=True)):
+            cell = nn.LSTMCell(x.shape[0], h[i].shape[0]).double()
+            cell.weight_ih, cell.bias_ih, cell.weight_hh = inputs.weight, inputs.bias, recurrent.weight
+            nn.init.zeros_(cell.bias_hh)
+            h_1H, c_1H = cell(x[None], (h[i][None], c[i][None]))
+            x, h[i], c[i] = h_1H[0], h_1H[0], c_1H[0]
+        exponentials = [math.exp((x @ decoder.attention.weight @ m_H).item()) for m_H in memory_1SH[0]]
+        context_H = torch.zeros_like(x)
+        for exponential, m_H in zip(exponentials, memory_1SH[0], strict=True):
+            context_H = context_H + exponential / sum(exponentials) * m_H
+        output_H = torch.tanh(decoder.combine.weight @ torch.cat([context_H, x]))
+        found.append(model.output_layer.weight @ output_H + model.output_layer.bias)
+    return found
+
+
+@pytest.mark.parametrize("input_feeding", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_decoder_is_the_one_written_out(layers: int, input_feeding: bool) -> None:
+    """In "general" attention the score of h and m is h^T W m: the model multiplies W into the memory, once."""
+    model = model_of(layers=layers, input_feeding=input_feeding)
+    sources, targets = [[4, 5, 6, 7], [8], [5, 4, 4]], [[4, 5, 6, 7], [5], [7, 7]]
+    batch = batch_of(sources, targets)
+    with torch.no_grad():
+        scores_BTV = score(model, model.encode(batch, None), batch.target_BT)
+        for b, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            expected_TV = torch.stack(naive_scores(model, source, target))
+            torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
+
+
+def test_step_by_step_equals_score() -> None:
+    """Rows that share a sentence, in the search's layout, against the gold history scored at once."""
+    model = model_of()
+    batch = batch_of([[4, 5, 6], [7]], [[4, 5, 6, 7], [7, 6, 5, 4]])
+    with torch.no_grad():
+        start = model.encode(batch, None)
+        scores_BTV = score(model, start, batch.target_BT)
+        state = start.select(torch.tensor([0, 0, 1, 1]))
+        read_N = torch.full((4,), BOS)
+        for t in range(4):
+            state = model.step(state, read_N)
+            found_BRV = model.scores(model.output(state).view(2, 2, -1))
+            for row in range(2):
+                torch.testing.assert_close(found_BRV[:, row], scores_BTV[:, t], rtol=0, atol=1e-12)
+            read_N = batch.target_BT[:, t].repeat_interleave(2)
+    assert state.time == 4
+    assert start.time == 0
+
+
+@given(
+    rows=st.integers(1, 4),
+    candidates=st.lists(st.lists(st.integers(0, 7), min_size=3, max_size=3), min_size=2, max_size=2),
+)
+@settings(max_examples=25)
+def test_candidate_scores_are_columns_of_all_scores(rows: int, candidates: list[list[int]]) -> None:
+    model = model_of()
+    output_GRH = torch.randn(2, rows, 5, generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+    with torch.no_grad():
+        whole_GRV = model.scores(output_GRH)
+        chosen_GRC = model.scores(output_GRH, torch.tensor(candidates))
+    for g, words in enumerate(candidates):
+        torch.testing.assert_close(chosen_GRC[g], whole_GRV[g][:, words], rtol=0, atol=1e-12)
+
+
+def test_padding_of_the_source_changes_nothing() -> None:
+    model = model_of()
+    examples = [example_of([4, 5], source=[4, 5, 6], sentence=0), example_of([6, 7], source=[8], sentence=1)]
+    with torch.no_grad():
+        plain = make_batch(examples)
+        padded = make_batch(examples, source_length=7, size=4)
+        one_BTV = score(model, model.encode(plain, None), plain.target_BT)
+        other_BTV = score(model, model.encode(padded, None), padded.target_BT)
+    torch.testing.assert_close(one_BTV, other_BTV[:2], rtol=0, atol=1e-12)
+    assert other_BTV.isfinite().all()
+
+
+def test_gradients_are_the_numerical_ones() -> None:
+    """Of the sum of squared scores with dropout, for every parameter."""
+    model = model_of(layers=2, hidden=3, embedding=2, dropout=0.4)
+    batch = batch_of([[4, 5], [6]], [[4, 5], [6, 7]])
+    noise = Noise(1, torch.tensor(0), batch.sentence_B)
+    names = [name for name, _ in model.named_parameters()]
+
+    def loss(*values: Tensor) -> Tensor:
+        def run(module: LstmSeq2Seq) -> Tensor:
+            return score(module, module.encode(batch, noise), batch.target_BT).square().sum()
+
+        return torch.func.functional_call(
+            _Wrapped(model, run), {f"model.{n}": v for n, v in zip(names, values, strict=True)}, ()
+        )
+
+    values = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    assert torch.autograd.gradcheck(loss, values)
+
+
+class _Wrapped(nn.Module):
+    """functional_call replaces parameters during `forward` only: this makes a function of the model a forward."""
+
+    def __init__(self, model: LstmSeq2Seq, run: object) -> None:
+        super().__init__()
+        self.model, self.run = model, run
+
+    def forward(self) -> Tensor:
+        return self.run(self.model)
+
+
+def test_dropout_is_drawn_with_noise_only_and_masks_the_output() -> None:
+    """A rate of 0.5: about half of the outputs are 0, the others are twice what they were in the last layer."""
+    model = model_of(layers=1, hidden=40, dropout=0.5, input_feeding=False)
+    batch = batch_of([[4, 5, 6], [7, 8]])
+    noise = Noise(5, torch.tensor(0), batch.sentence_B)
+    read_B = torch.full((2,), BOS)
+    with torch.no_grad():
+        plain_BH = model.output(model.step(model.encode(batch, None), read_B))
+        noisy_BH = model.output(model.step(model.encode(batch, noise), read_B))
+    kept_BH = noisy_BH != 0
+    assert 15 < kept_BH.sum() < 65
+    torch.testing.assert_close(noisy_BH[kept_BH], 2 * plain_BH[kept_BH], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 3, 6])
+def test_with_dropout_replayed_scores_are_the_searched_scores(beam: int) -> None:
+    """At every gold word, and at every rival of a violation."""
+    model = model_of(dropout=0.4)
+    batch = batch_of([[4, 5, 6], [7], [5, 5]], [[4, 5, 6, 3], [7, 3], [4, 4, 3]])
+    noise = Noise(2, torch.tensor(9), batch.sentence_B)
+    state = model.encode(batch, noise)
+    found = beam_search(
+        model,
+        state,
+        Unconstrained(8, True).start(batch),
+        beam_size=beam,
+        length_B=batch.target_length_B,
+        steps=batch.target_BT.shape[1],
+        rule=LastScore(),
+        stop=StopTop(),
+        gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
+    ).violations
+    assert found is not None
+    assert found.violation_BT.any()
+    again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
+    real_BT = torch.arange(4) < batch.target_length_B[:, None]
+    torch.testing.assert_close(again.gold_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
+    at_BT = found.violation_BT
+    torch.testing.assert_close(again.rival_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
+
+
+def test_a_step_leaves_its_state_as_it_is() -> None:
+    model = model_of()
+    batch = batch_of([[4, 5]])
+    with torch.no_grad():
+        state = model.encode(batch, None)
+        before = {name: tensor.clone() for name, tensor in state.hypothesis.items()}
+        after: State = model.step(state, torch.tensor([BOS]))
+    assert all(torch.equal(state.hypothesis[name], tensor) for name, tensor in before.items())
+    assert set(after.hypothesis) == set(before)
+
+
+def test_weights_start_within_the_bound_and_follow_the_generator() -> None:
+    one, other = model_of(), model_of()
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert max(p.abs().max().item() for p in one.parameters()) <= 0.8
+    assert one.output_layer.weight.abs().max().item() > 0.7
+
+
+def test_every_parameter_has_one_learning_rate() -> None:
+    model = model_of()
+    listed = [p for group in model.modules_by_rate().values() for p in group]
+    assert list(model.modules_by_rate()) == ["encoder", "decoder", "output"]
+    assert len(listed) == len({id(p) for p in listed})
+    assert {id(p) for p in listed} == {id(p) for p in model.parameters()}
+
+
+def test_given_word_vectors_replace_those_listed_and_no_others() -> None:
+    model, before = model_of(), model_of()
+    vector = torch.full((4,), 9.0, dtype=torch.float64)
+    model.set_embeddings(source={5: vector}, target={6: vector})
+    assert torch.equal(model.encoder.embedding.weight[5], vector)
+    assert torch.equal(model.decoder.embedding.weight[6], vector)
+    assert torch.equal(model.encoder.embedding.weight[6], before.encoder.embedding.weight[6])
+    assert torch.equal(model.decoder.embedding.weight[5], before.decoder.embedding.weight[5])
+
+
+def test_scores_are_in_full_precision_under_autocast() -> None:
+    """All words and listed words score alike to float32's rounding; bfloat16 would be off by about 1 in 256."""
+    model = LstmSeq2Seq(source_vocabulary=9, target_vocabulary=30, layers=1, hidden=16, embedding=4, dropout=0.0)
+    generator = torch.Generator().manual_seed(3)
+    model.initialise(bound=1.0, generator=generator)
+    output_GRH = torch.randn(2, 3, 16, generator=generator)
+    listed_GC = torch.randint(0, 30, (2, 5), generator=generator)
+    plain_GRV = model.scores(output_GRH)
+    with torch.autocast("cpu", torch.bfloat16):
+        low_GRV, low_GRC = model.scores(output_GRH), model.scores(output_GRH, listed_GC)
+    torch.testing.assert_close(low_GRV, plain_GRV, rtol=0, atol=1e-6)
+    torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [8, 13])
+def test_the_output_layer_with_zeros_behind_it_is_a_linear_layer_and_stays_where_it_is(words: int) -> None:
+    """A captured step reads and writes the weights' memory: moving a model to where it is must not take it away."""
+    layer, x_NI = WideLinear(5, words), torch.randn(3, 5)
+    places = [p.data_ptr() for p in layer.parameters()]
+    layer.to(torch.device("cpu"))
+    assert [p.data_ptr() for p in layer.parameters()] == places
+    for kind in (layer, deepcopy(layer), layer.double()):
+        x_NI = x_NI.to(kind.weight.dtype)
+        with torch.no_grad():
+            torch.testing.assert_close(kind.all_words(x_NI), x_NI @ kind.weight.T + kind.bias)
+            layer.weight.add_(1)

@@ -1,0 +1,258 @@
+"""`argbeam reproduce` as a user calls it: the plan, errors, and a whole reproduction that is killed and goes on."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from argbeam.decoding.length_power import POWERS
+from argbeam.errors import ArgbeamError, ConfigError
+from argbeam.files import read_records
+from argbeam.reproduce.campaign import Request, find_machine, prepare_campaign, prepare_data, run_campaign, show_plan
+from argbeam.reproduce.lengths import scores_by_length
+from argbeam.reproduce.pairs import paired_file
+from argbeam.reproduce.results import read_results
+from argbeam.reproduce.runner import Outcome
+from argbeam.reproduce.scores import read_scores, score_planned
+from argbeam.reproduce.watch import work_done
+from argbeam.runs.load import load
+from argbeam.settings.recipe_files import load_recipe
+from argbeam.tasks.iwslt import prepared
+from iwslt_files import write_iwslt
+from small_runs import final_tensors, finish, same_tensors
+
+SMALL = (
+    "data.types=200",
+    "data.train=24",
+    "data.dev=3",
+    "data.test=4",
+    "model.hidden=6",
+    "model.embedding=5",
+    "batch.size=4",
+    "stages.*.epochs=2",
+    "decode.length_factor=1.0",
+    "runtime.checkpoint_every=2",
+    "runtime.device=cpu",
+)
+
+
+def request(out: Path, *tables: str, data: str = "generated", seeds: int = 1) -> Request:
+    return Request(tables, data, out, seeds, 1, SMALL)
+
+
+def start(out: Path, *tables: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "argbeam", "reproduce", *tables, "--data", "generated", "--out", str(out)]
+    command += [part for one in SMALL for part in ("--set", one)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, "--jobs", "1"], env=environment, stderr=subprocess.PIPE)
+
+
+def wait_for(out: Path, pattern: str) -> None:
+    while not list(out.glob(pattern)):
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_reproduction_killed_and_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    """SIGKILL while pre-training, SIGTERM while BSO trains, then to the end. The runs' weights are those of the same
+    recipes trained here without a break, and every scoring was done once. One job at a time: when the first BSO run
+    has saved, the second has not begun, so there is always something to stop."""
+    out = tmp_path / "out"
+    killed = start(out, "costs")
+    wait_for(out, "runs/*pretrain*/checkpoints/*.safetensors")
+    killed.kill()
+    killed.wait()
+    stopped = start(out, "costs")
+    wait_for(out, "runs/*-bso*/checkpoints/*.safetensors")
+    stopped.terminate()
+    _, said = stopped.communicate()
+    assert stopped.returncode == 128 + signal.SIGTERM, said
+    assert (
+        said.decode()
+        .splitlines()[-1]
+        .startswith("argbeam: stopped and saved; to go on: argbeam reproduce costs --data generated --out")
+    )
+    last = start(out, "costs")
+    _, said = last.communicate()
+    assert last.returncode == 0, said
+    names = sorted(path.name for path in (out / "runs").iterdir())
+    assert len(names) == 3  # one pre-training for both costs
+    for name in names:
+        recipe = load_recipe(out / "recipes" / f"{name}.toml")
+        finish(recipe, tmp_path / name)
+        assert same_tensors(final_tensors(out / "runs" / name), final_tensors(tmp_path / name))
+    pretrain = next(name for name in names if "pretrain" in name)
+    records = read_records(out / "runs" / pretrain / "records.jsonl").records
+    assert [record["epoch"] for record in records if record["kind"] == "epoch"] == [0, 1]
+    for name in names:
+        scored = read_records(out / "runs" / name / "scores.jsonl").records if name != pretrain else []
+        assert [json.loads(one["scoring"])["split"] for one in scored] == (["dev"] if name != pretrain else [])
+    assert (out / "reproduction.html").is_file()
+    (table,) = read_results(out).tables
+    assert [(row.label, list(row.by_seed)) for row in table.rows] == [("cost 0/1", [0]), ("cost 1-SB", [0])]
+
+
+def test_what_is_done_is_shown_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """seq2seq is made by hand as its planned recipe says; the plan then shows it as trained, and no other run."""
+    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
+    run = campaign.plan.runs[0]
+    finish(run.recipe, tmp_path / "out" / "runs" / run.name)
+    show_plan(campaign)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{len(campaign.plan.runs)} runs under {tmp_path / 'out' / 'runs'}"
+    states = {line.split()[0]: line.rpartition("  ")[2].strip() for line in lines[2 : 2 + len(campaign.plan.runs)]}
+    assert states.pop(run.name) == "trained, 1 to score"
+    assert set(states.values()) == {"to do"}
+
+
+def test_records_that_are_passed_on_are_not_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recipe, records and scores of a run, without its model, in another folder: done there, and all of it counts."""
+    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
+    run = next(run for run in campaign.plan.runs if run.name.startswith("word_ordering-seq2seq"))
+    finish(run.recipe, tmp_path / "first")
+    score_planned(tmp_path / "first", run.scorings)
+    there = tmp_path / "out" / "runs" / run.name
+    there.mkdir(parents=True)
+    for name in ("recipe.json", "records.jsonl", "scores.jsonl"):
+        shutil.copy(tmp_path / "first" / name, there / name)
+    show_plan(campaign)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(run.name))
+    assert line.endswith("done, model elsewhere")
+    assert work_done(campaign.plan, campaign.folders) == run.work
+    # Pre-training was passed on as well, but there is no model to start from: it has to be made again.
+    pretrain = next(run for run in campaign.plan.runs if "pretrain" in run.name)
+    passed_on = tmp_path / "out" / "runs" / pretrain.name
+    elsewhere = pretrain.recipe.model_copy(update={"decode": pretrain.recipe.decode.model_copy(update={"batch": 7})})
+    monkeypatch.setattr(
+        "argbeam.reproduce.campaign.run_steps",
+        lambda steps, *_: Outcome(0, {step.name: "not now" for step in steps}),
+    )
+    steps = len(campaign.plan.runs) - 1
+    for aside in (pretrain.name, f"{pretrain.name}.2"):  # and so it is when it is passed on a second time
+        passed_on.mkdir()
+        (passed_on / "recipe.json").write_text(elsewhere.model_dump_json())
+        with pytest.raises(ArgbeamError, match=rf"{steps} of {steps} steps"):
+            run_campaign(prepare_campaign(request(tmp_path / "out", "word_ordering")), jobs=1)
+        assert (there.exists(), passed_on.exists()) == (True, False)
+        assert (tmp_path / "out" / "passed_on" / aside / "recipe.json").exists()
+
+
+def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:
+    """Of the powers tried, the best on dev is the one that test is scored with."""
+    campaign = prepare_campaign(request(tmp_path / "out", "translation"))
+    run = next(run for run in campaign.plan.runs if run.name.startswith("translation-seq2seq"))
+    folder = tmp_path / "run"
+    finish(run.recipe, folder)
+    for _ in range(2):
+        score_planned(folder, run.scorings)
+    lines = read_records(folder / "scores.jsonl").records
+    assert [json.loads(line["scoring"])["powers"] for line in lines] == [[], [*POWERS]]
+    tried = {record["length_power"]: record["scores"]["bleu"] for record in lines[1]["tried"]}
+    assert list(tried) == [*POWERS]
+    assert all(record["split"] == "dev" and record["test_beam"] == 5 for record in lines[1]["tried"])
+    (used,) = {record["length_power"] for record in lines[1]["records"]}
+    assert tried[used] == max(tried.values())
+    evaluations = read_records(folder / "evaluations.jsonl").records
+    assert [record["split"] for record in evaluations].count("test") == 2 * 3
+    assert [record["test_beam"] for records in read_scores(folder).values() for record in records] == 2 * [1, 5, 10]
+
+
+def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -> None:
+    """The sentences' counts of right heads, added up, are the scores of the record."""
+    campaign = prepare_campaign(request(tmp_path / "out", "parsing"))
+    run = campaign.plan.runs[0]
+    finish(run.recipe, tmp_path / "run")
+    score_planned(tmp_path / "run", run.scorings)
+    (scoring,) = run.scorings
+    items = load(tmp_path / "run", device="").task.read(scoring.split).items
+    for record in read_scores(tmp_path / "run")[scoring.key]:
+        kept = json.loads(paired_file(tmp_path / "run", scoring.key, record["test_beam"]).read_bytes())
+        words, heads, labels = (sum(column) for column in zip(*kept["counts"], strict=True))
+        assert len(kept["counts"]) == 4
+        assert record["scores"] == pytest.approx({"uas": 100 * heads / words, "las": 100 * labels / words})
+        assert kept["lengths"] == [len(item.tree.words) for item in items]
+        assert record["by_length"] == [asdict(one) for one in scores_by_length(kept)]
+
+
+def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
+    first = prepare_campaign(request(tmp_path / "out", "word_ordering"))
+    run = first.plan.runs[0]
+    folder = tmp_path / "out" / "runs" / run.name
+    finish(run.recipe, folder)
+    other = Request(("word_ordering",), "generated", tmp_path / "out", 1, 1, (*SMALL, "model.dropout=0.5"))
+    with pytest.raises(ConfigError) as error:
+        run_campaign(prepare_campaign(other), 1)
+    assert str(error.value) == (
+        f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5; choose another --out, or remove this folder and "
+        "the run is made again"
+    )
+
+
+@pytest.mark.parametrize(("jobs", "memory", "expected"), [(0, 140, 16), (0, 40, 8), (0, 4, 2), (3, 140, 3)])
+def test_runs_share_a_device_as_far_as_its_memory_goes(
+    jobs: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two devices, the smaller of which counts: eight runs on each, or one for every 10 GiB."""
+    sizes = [memory * 2**30, 200 * 2**30]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: SimpleNamespace(total_memory=sizes[i]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = find_machine(jobs)
+    assert (machine.jobs, machine.devices) == (expected, ("0", "1"))
+
+
+def test_an_unknown_table_names_the_nearest_and_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        prepare_campaign(request(tmp_path, "pasing"))
+    assert str(error.value) == (
+        "pasing: no such table; did you mean parsing? accepted: word_ordering, train_beam, parsing, translation, "
+        "costs, translation_beam, stops, tatoeba, timing"
+    )
+
+
+def test_a_table_asked_for_without_its_corpus_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        prepare_campaign(Request(("tatoeba",), str(tmp_path), tmp_path, 1))
+    assert str(error.value) == (
+        f"tatoeba: no corpus for it under {tmp_path}: Tatoeba German to English: tatoeba-de-en/train.tsv, "
+        "tatoeba-de-en/dev.tsv, tatoeba-de-en/test.tsv not found; from www.manythings.org/anki and tatoeba.org; "
+        "CC BY 2.0"
+    )
+    with pytest.raises(ConfigError, match=r"^word_ordering: no corpus for it under .*LDC99T42.*; or Universal"):
+        prepare_campaign(Request((), str(tmp_path), tmp_path, 1))
+    with pytest.raises(ConfigError, match=r"no such folder; a folder of corpora, or generated, is expected$"):
+        prepare_campaign(Request((), str(tmp_path / "no"), tmp_path, 1))
+
+
+def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
+    write_iwslt(tmp_path / "data" / "de-en")
+    campaign = prepare_campaign(Request((), str(tmp_path / "data"), tmp_path / "out", 2))
+    assert [table.name for table in campaign.plan.tables] == ["translation", "costs", "translation_beam", "stops"]
+    assert "word_ordering, train_beam: left out, no corpus found" in campaign.notes
+    assert any("LDC99T42" in line for line in campaign.notes)
+    assert campaign.timing
+
+
+def test_a_prepared_corpus_is_written_once_for_all_runs(tmp_path: Path) -> None:
+    lines = "".join(f"Satz {number}\n" for number in range(46))
+    write_iwslt(tmp_path / "data", lines, lines)
+    campaign = prepare_campaign(Request(("costs",), str(tmp_path / "data"), tmp_path / "out", 1))
+    prepare_data(campaign.corpora["translation"], campaign.folders)
+    folder = tmp_path / "out" / "data" / "iwslt14"
+    counts = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.*n")}
+    assert counts == {"train.en": 44, "dev.en": 2, "test.en": 5, "prepared.json": 1}
+    assert campaign.plan.runs[0].recipe.data.model_dump()["root"] == str(folder)
+    prepared.cache_clear()
+    (tmp_path / "data" / "train.tags.de-en.de").unlink()
+    prepare_data(campaign.corpora["translation"], campaign.folders)  # nothing is read again

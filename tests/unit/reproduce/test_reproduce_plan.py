@@ -1,0 +1,236 @@
+"""Plans by hand: what is shared, in which order, what is left to do, and which overrides go where."""
+
+from pathlib import Path
+
+import pytest
+
+from argbeam.errors import ConfigError
+from argbeam.reproduce.corpora import Corpus, find_corpora
+from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, Row
+from argbeam.reproduce.paper import PAPER
+from argbeam.reproduce.plan import Plan, Scoring, make_plan
+from argbeam.reproduce.plan_file import merged_record, plan_record, read_plan, write_plan
+from argbeam.reproduce.steps import Folders, remaining_steps
+from argbeam.settings.recipe_files import load_recipe, recipe_to_toml
+from argbeam.settings.shipped import shipped_recipes
+
+DEMO = {"word_ordering": Corpus("small", ("data.train=20", "data.dev=2", "data.test=2"), 20)}
+SEQ2SEQ, BSO = Row("seq2seq", "demo/seq2seq"), Row("BSO", "demo/bso")
+CONBSO, WIDE = Row("ConBSO", "demo/conbso"), Row("wide", "demo/conbso", "k9", ("stages.bso.loss.train_beam=9",))
+
+
+def experiment(name: str, *rows: Row, split: str = "test") -> Experiment:
+    return Experiment(name, name, "word_ordering", split, rows, ("seq2seq",))
+
+
+def planned(*experiments: Experiment, seeds: int = 1, sets: tuple[str, ...] = ()) -> Plan:
+    return make_plan(
+        experiments,
+        DEMO,
+        seeds=range(1, seeds + 1),
+        recipes=shipped_recipes(),
+        folder=Path("runs"),
+        sets=sets,
+    )
+
+
+def test_runs_that_start_from_the_same_model_share_it() -> None:
+    """seq2seq has one stage and stands alone; BSO and ConBSO have the same first stage and seed."""
+    plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO))
+    seq2seq, pretrain, bso, conbso = plan.runs
+    assert [run.name for run in (seq2seq, bso, conbso)] == [
+        "demo-seq2seq.small.s1",
+        "demo-bso.small.s1",
+        "demo-conbso.small.s1",
+    ]
+    assert (seq2seq.start, pretrain.start, bso.start, conbso.start) == ("", "", pretrain.name, pretrain.name)
+    assert list(pretrain.recipe.stages) == ["pretrain"] and pretrain.scorings == ()
+    assert list(bso.recipe.stages) == list(conbso.recipe.stages) == ["bso"]
+    assert bso.recipe.start == conbso.recipe.start == str(Path("runs") / pretrain.name)
+    assert pretrain.recipe.stages["pretrain"] == load_recipe(shipped_recipes()["demo/bso"]).stages["pretrain"]
+
+
+def test_a_first_stage_that_differs_is_not_shared() -> None:
+    other = Row("other", "demo/conbso", "long", ("stages.pretrain.epochs=9",))
+    plan = planned(experiment("a", CONBSO, other))
+    assert len({run.start for run in plan.runs if run.start}) == 2
+
+
+def test_a_table_with_every_seed_has_its_runs_seed_by_seed() -> None:
+    plan = planned(experiment("a", SEQ2SEQ, BSO), experiment("b", SEQ2SEQ, WIDE), seeds=2)
+    assert [run.name.split(".")[0] for run in plan.runs] == 2 * [
+        "demo-seq2seq",
+        "word_ordering-pretrain",
+        "demo-bso",
+        "demo-conbso-k9",
+    ]
+    assert [run.recipe.seed for run in plan.runs] == 4 * [1] + 4 * [2]
+    assert [row.runs for row in plan.tables[1].rows] == [
+        ("demo-seq2seq.small.s1", "demo-seq2seq.small.s2"),
+        ("demo-conbso-k9.small.s1", "demo-conbso-k9.small.s2"),
+    ]
+
+
+def test_a_run_of_several_tables_is_trained_once_and_scored_for_each() -> None:
+    plan = planned(experiment("a", SEQ2SEQ), experiment("b", SEQ2SEQ, split="dev"), experiment("c", SEQ2SEQ))
+    (run,) = plan.runs
+    assert run.scorings == (Scoring("test"), Scoring("dev"))
+
+
+def test_test_is_scored_for_tables_of_test_only() -> None:
+    """No run of the paper's dev tables alone ever opens the test split."""
+    corpora = find_corpora("generated", Path("data")).corpora
+    dev = [one for one in EXPERIMENTS if one.split == "dev"]
+    plan = make_plan(dev, corpora, seeds=[1], recipes=shipped_recipes(), folder=Path("runs"))
+    assert {scoring.split for run in plan.runs for scoring in run.scorings} == {"dev"}
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_dependencies_come_before_dependants_in_the_plan_of_all_tables(seeds: int) -> None:
+    corpora = find_corpora("generated", Path("data")).corpora
+    plan = make_plan(EXPERIMENTS, corpora, seeds=range(1, seeds + 1), recipes=shipped_recipes(), folder=Path("runs"))
+    names = [run.name for run in plan.runs]
+    assert len(set(names)) == len(names)
+    for run in plan.runs:
+        assert not run.start or names.index(run.start) < names.index(run.name)
+    for table in plan.tables:
+        for row in table.rows:
+            assert len(row.runs) == seeds
+            for name in row.runs:
+                run = plan.runs[names.index(name)]
+                assert row.scoring in {scoring.key for scoring in run.scorings}
+
+
+def test_only_what_is_not_done_is_left() -> None:
+    """Pre-training is there: BSO need not wait for it. ConBSO lacks a scoring, seq2seq nothing."""
+    plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO), experiment("b", CONBSO, split="dev"))
+    seq2seq, pretrain, bso, conbso = (run.name for run in plan.runs)
+    test, dev = Scoring("test").key, Scoring("dev").key
+    folders = Folders(Path("out"))
+    steps = remaining_steps(
+        plan,
+        folders,
+        trained={seq2seq, pretrain, conbso},
+        scored={seq2seq: {test}, conbso: {test}},
+        timing=("timing.json",),
+    )
+    assert [(step.name, step.needs, step.alone) for step in steps] == [
+        (bso, (), False),
+        (conbso, (), False),
+        ("timing", (), True),
+    ]
+    assert steps[0].arguments == ("run", f"out/recipes/{bso}.toml", f"out/runs/{bso}", test)
+    assert steps[1].arguments[3:] == (dev,)
+    everything = remaining_steps(plan, folders, trained=(), scored={})
+    assert [(step.name, step.needs) for step in everything] == [
+        (pretrain, ()),
+        (bso, (pretrain,)),
+        (conbso, (pretrain,)),
+        (seq2seq, ()),
+    ]
+
+
+def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
+    """BSO's scores came from another machine: ConBSO is left, with the pre-training it needs. With ConBSO's too, and
+    seq2seq's, nothing is left: pre-training is there for others alone."""
+    plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO))
+    seq2seq, pretrain, bso, conbso = (run.name for run in plan.runs)
+    test, folders = Scoring("test").key, Folders(Path("out"))
+    steps = remaining_steps(plan, folders, trained=(), scored={seq2seq: {test}, bso: {test}})
+    assert [(step.name, step.needs) for step in steps] == [(pretrain, ()), (conbso, (pretrain,))]
+    assert remaining_steps(plan, folders, trained=(), scored={name: {test} for name in (seq2seq, bso, conbso)}) == []
+
+
+def test_a_run_that_is_made_again_is_scored_in_all_ways() -> None:
+    """Seq2seq was scored on test elsewhere, and dev is wanted now, with the table of test or without. Its records are
+    set aside for the new training's."""
+    test, dev = Scoring("test").key, Scoring("dev").key
+    wanted = experiment("b", SEQ2SEQ, split="dev")
+    for tables, expected in (((experiment("a", SEQ2SEQ), wanted), (test, dev)), ((wanted,), (dev, test))):
+        plan = planned(*tables)
+        (seq2seq,) = (run.name for run in plan.runs)
+        (step,) = remaining_steps(plan, Folders(Path("out")), trained=(), scored={seq2seq: {test}})
+        assert step.arguments[3:] == expected
+        (step,) = remaining_steps(plan, Folders(Path("out")), trained={seq2seq}, scored={seq2seq: {test}})
+        assert step.arguments[3:] == (dev,)
+
+
+def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
+    """20 sentences, 5 epochs of pre-training: 100. BSO: 14 epochs, 840. With one epoch of BSO: 60. seq2seq: 19, 380."""
+    short = Row("short", "demo/bso", "short", ("stages.bso.epochs=1",))
+    plan = planned(experiment("a", short, SEQ2SEQ, BSO), seeds=2)
+    steps = remaining_steps(plan, Folders(Path("out")), trained=(), scored={})
+    runs = {run.name: run for run in plan.runs}
+    assert [(runs[step.name].recipe.seed, runs[step.name].work) for step in steps] == [
+        (seed, work) for seed in (1, 2) for work in (100, 840, 380, 60)
+    ]
+
+
+def test_rows_without_a_recipe_are_left_out_and_named() -> None:
+    plan = planned(experiment("a", SEQ2SEQ, Row("XENT", "demo/none")))
+    assert [row.label for row in plan.tables[0].rows] == ["seq2seq"]
+    assert plan.left_out == ("demo/none",)
+
+
+def test_overrides_go_to_the_stages_that_there_are() -> None:
+    """seq2seq has the stage `train`, BSO `pretrain` and `bso`; a star is for all."""
+    plan = planned(experiment("a", SEQ2SEQ, BSO), sets=("stages.*.epochs=2", "stages.bso.epochs=3", "model.hidden=7"))
+    epochs = {name: stage.epochs for run in plan.runs for name, stage in run.recipe.stages.items()}
+    assert epochs == {"train": 2, "pretrain": 2, "bso": 3}
+    assert {run.recipe.model.hidden for run in plan.runs} == {7}
+    with pytest.raises(ConfigError) as error:
+        planned(experiment("a", SEQ2SEQ), sets=("stages.bsso.epochs=3",))
+    assert str(error.value) == "--set stages.bsso.epochs=3: no recipe of these tables has that stage"
+    with pytest.raises(ConfigError, match=r"unknown key model\.hiden; did you mean model\.hidden\?"):
+        planned(experiment("a", SEQ2SEQ), sets=("model.hiden=3",))
+
+
+@pytest.mark.parametrize("override", ["seed=3", 'start="x"'])
+def test_what_the_plan_sets_itself_cannot_be_overridden(override: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        planned(experiment("a", SEQ2SEQ), sets=(override,))
+    assert str(error.value) == (f"--set {override}: reproduce sets that itself; --seeds says how many seeds there are")
+
+
+def test_names_do_not_depend_on_the_tables_asked_for() -> None:
+    """So that a second call finds the runs of the first."""
+    both = planned(experiment("a", SEQ2SEQ, BSO, CONBSO), experiment("b", WIDE))
+    assert {run.name for run in planned(experiment("b", WIDE)).runs} <= {run.name for run in both.runs}
+
+
+def test_the_work_of_a_run_counts_a_search_three_times() -> None:
+    """20 sentences: 5 epochs of pre-training are 100, 14 of BSO are 840."""
+    _, pretrain, bso = planned(experiment("a", SEQ2SEQ, BSO)).runs
+    assert (pretrain.work, bso.work) == (100, 840)
+
+
+def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
+    for run in planned(experiment("a", SEQ2SEQ, BSO, WIDE), sets=('name="a \\"b\\" \\\\ c"',)).runs:
+        path = tmp_path / f"{run.name}.toml"
+        path.write_text(recipe_to_toml(run.recipe, purpose="A run."), encoding="utf-8")
+        assert load_recipe(path) == run.recipe
+
+
+def test_a_second_call_with_fewer_seeds_keeps_the_others() -> None:
+    """And one with more adds them. Runs are listed in the order in which they were first planned."""
+    one, two = (plan_record(planned(experiment("a", SEQ2SEQ, BSO), seeds=seeds)) for seeds in (1, 2))
+    assert merged_record(two, one) == two
+    assert merged_record(one, two) == two
+
+
+def test_a_second_call_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
+    first, second = planned(experiment("a", SEQ2SEQ), experiment("b", BSO)), planned(experiment("b", CONBSO))
+    record = merged_record(plan_record(first), plan_record(second))
+    assert [(table.name, table.rows[0].label) for table in record.tables] == [("a", "seq2seq"), ("b", "ConBSO")]
+    assert len({run.name for run in record.runs}) == len(record.runs) == 4
+    write_plan(tmp_path / "plan.json", record)
+    assert read_plan(tmp_path / "plan.json") == record
+
+
+def test_every_row_of_the_paper_is_a_row_of_ours() -> None:
+    """Otherwise its numbers would never be shown beside anything."""
+    rows = {one.name: {row.label for row in one.rows} for one in EXPERIMENTS}
+    for name, table in PAPER.items():
+        assert set(table.rows) <= rows[name]
+    for one in EXPERIMENTS:
+        assert set(one.references) <= rows[one.name]

@@ -1,0 +1,442 @@
+"""Checkpoints: bit-exact, verified, and never lost."""
+
+import errno
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from argbeam.errors import CheckpointError
+from argbeam.runs import checkpoint
+from argbeam.runs.checkpoint import latest, load, save
+
+
+class Killed(BaseException):
+    """Stands for the process's end: code that tidies up after an Exception must not see it."""
+
+
+def name_of(position: int) -> str:
+    return f"checkpoint-{position:09d}.safetensors"
+
+
+def save_simple(folder: Path, position: int, *, keep: int = 2) -> Path:
+    return save(folder, position, {"weight": torch.full((3,), float(position))}, {"epoch": position}, keep=keep)
+
+
+def bits(tensor: Tensor) -> list[int]:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).tolist() if tensor.numel() else []
+
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (5,), (2, 3)])
+def test_every_dtype_and_shape_comes_back_bit_for_bit(
+    dtype: torch.dtype, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The tensor's bytes are random (bool: 0 or 1), so that NaNs with payloads and negative zeros occur."""
+    count = torch.empty(shape, dtype=dtype).numel()
+    width = torch.empty((), dtype=dtype).element_size()
+    raw = torch.randint(
+        0, 2 if dtype == torch.bool else 256, (count * width,), generator=torch.Generator().manual_seed(1)
+    )
+    tensor = raw.to(torch.uint8).view(dtype).reshape(shape)
+    found = load(save(tmp_path, 7, {"tensor": tensor}, {})).tensors["tensor"]
+    assert found.dtype == dtype
+    assert found.shape == tensor.shape
+    assert bits(found) == bits(tensor)
+
+
+def test_special_floats_generator_state_views_and_tied_weights_come_back(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(4, 6, generator=generator)
+    tensors = {
+        "special": torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45]),
+        "rng": generator.get_state(),
+        "weight": weight,
+        "tied": weight,
+        "transposed": weight.T,
+        "strided": weight[:, ::2],
+        "gradient": torch.nn.Parameter(weight),
+    }
+    found = load(save(tmp_path, 1, tensors, {})).tensors
+    assert set(found) == set(tensors)
+    for name, tensor in tensors.items():
+        assert bits(found[name]) == bits(tensor.detach()), name
+    again = torch.Generator()
+    again.set_state(found["rng"])
+    assert torch.equal(torch.randn(5, generator=again), torch.randn(5, generator=generator))
+
+
+def test_a_checkpoint_may_hold_no_tensor(tmp_path: Path) -> None:
+    found = load(save(tmp_path, 0, {}, {"a": 1}))
+    assert (found.tensors, found.meta, found.position, found.path) == ({}, {"a": 1}, 0, tmp_path / name_of(0))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(meta=st.dictionaries(st.text(), plain, max_size=4))
+def test_meta_comes_back_exactly(meta: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = load(save(tmp_path_factory.mktemp("run"), 1, {}, meta)).meta
+    assert found == meta
+    assert json.dumps(found) == json.dumps(meta)  # tells 1 from 1.0 and True
+
+
+def test_meta_keeps_large_integers_exact_floats_nan_and_text_that_looks_like_the_header(
+    tmp_path: Path,
+) -> None:
+    meta = {
+        "big": 2**64 + 1,
+        "tenth": 0.1,
+        "best": -float("inf"),
+        "nested": {"a": [1, {"b": None}]},
+        "trap": '"sha256":"' + "0" * 64 + '"',
+        "not a number": float("nan"),
+    }
+    found = load(save(tmp_path, 1, {"sha256": torch.zeros(2)}, meta)).meta
+    assert str(found.pop("not a number")) == "nan"
+    del meta["not a number"]
+    assert found == meta
+
+
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        ({"a": {1: 2}}, "meta.a: key 1 is a int; keys must be strings"),
+        ({"a": [0, (1, 2)]}, r"meta.a\[1\] is a tuple; accepted: str, int, float, bool, None, list, dict"),
+        ({"a": torch.zeros(1)}, "meta.a is a Tensor; accepted"),
+    ],
+)
+def test_meta_that_json_would_change_is_refused(meta: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=message):
+        save(tmp_path, 1, {}, meta)
+    assert latest(tmp_path).checkpoint is None
+
+
+@pytest.mark.parametrize("name", ["../weight", "a/../b", "", "/root", "a\nb", "ä", "a..b"])
+def test_odd_tensor_names_are_refused_on_the_way_out_and_in(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="tensor name"):
+        save(tmp_path, 1, {name: torch.zeros(1)}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_check_tensor_name", lambda name: None)
+        path = save(tmp_path, 1, {name: torch.zeros(1)}, {})
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"{path}: tensor name {name!r}: letters, digits and _ . / : - are accepted, without .."
+    )
+
+
+def test_positions_and_counts_below_their_start_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="position starts at 0"):
+        save(tmp_path, -1, {}, {})
+    with pytest.raises(ValueError, match="keep at 1"):
+        save(tmp_path, 1, {}, {}, keep=0)
+
+
+def test_the_newest_are_kept_and_sorted_as_numbers(tmp_path: Path) -> None:
+    for position in (1, 2, 999_999_999, 1_000_000_000):
+        save_simple(tmp_path, position, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name_of(1_000_000_000), name_of(999_999_999)]
+    found = latest(tmp_path)
+    assert found.checkpoint is not None
+    assert found.checkpoint.position == 1_000_000_000
+
+
+def test_an_absent_or_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        assert latest(folder) == checkpoint.Found(None, [])
+
+
+def test_leftover_temporary_files_go_with_the_next_save_and_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / f".{name_of(3)}.tmp").write_bytes(b"half")
+    (tmp_path / "records.jsonl").write_text("{}\n")
+    save_simple(tmp_path, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name_of(4), "records.jsonl"]
+
+
+def test_a_good_checkpoint_of_a_later_position_is_never_given_up(tmp_path: Path) -> None:
+    later = save_simple(tmp_path, 500)
+    with pytest.raises(CheckpointError) as caught:
+        save_simple(tmp_path, 0, keep=1)
+    assert str(caught.value) == (f"{later}: a checkpoint after position 0; resume from it or choose another folder")
+    assert [path.name for path in tmp_path.iterdir()] == [name_of(500)]
+
+
+def test_a_run_goes_on_past_a_bad_checkpoint(tmp_path: Path) -> None:
+    """400 good, 500 torn: the run resumes at 400, saves 450 (500 does not crowd it out), then 500 anew."""
+    save_simple(tmp_path, 400)
+    save_simple(tmp_path, 500).write_bytes(b"torn")
+    assert position_of_latest(tmp_path) == 400
+    save_simple(tmp_path, 450, keep=1)
+    assert position_of_latest(tmp_path) == 450
+    save_simple(tmp_path, 500, keep=1)
+    assert latest(tmp_path).rejected == []
+    assert [path.name for path in tmp_path.iterdir()] == [name_of(500)]
+
+
+def position_of_latest(folder: Path) -> int:
+    found = latest(folder).checkpoint
+    assert found is not None
+    assert torch.equal(found.tensors["weight"], torch.full((3,), float(found.position)))
+    assert found.meta == {"epoch": found.position}
+    return found.position
+
+
+def test_a_truncation_at_every_byte_is_recognised_and_the_one_before_is_used(tmp_path: Path) -> None:
+    save_simple(tmp_path, 1)
+    newest = save_simple(tmp_path, 2)
+    whole = newest.read_bytes()
+    for length in range(len(whole)):
+        newest.write_bytes(whole[:length])
+        found = latest(tmp_path)
+        assert found.checkpoint is not None
+        assert found.checkpoint.position == 1, length
+        assert len(found.rejected) == 1
+        assert found.rejected[0].startswith(f"{newest}: truncated: {length} "), found.rejected
+        assert "\n" not in found.rejected[0]
+
+
+def test_every_flipped_bit_is_recognised(tmp_path: Path) -> None:
+    save_simple(tmp_path, 1)
+    newest = save_simple(tmp_path, 2)
+    whole = newest.read_bytes()
+    for offset in range(len(whole)):
+        for bit in range(8):
+            altered = bytearray(whole)
+            altered[offset] ^= 1 << bit
+            newest.write_bytes(altered)
+            with pytest.raises(CheckpointError) as caught:
+                load(newest)
+            assert str(caught.value).startswith(f"{newest}: ")
+            assert "\n" not in str(caught.value)
+    assert position_of_latest(tmp_path) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_cut_out_inserted_and_overwritten_bytes_are_recognised(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    save_simple(folder, 1)
+    newest = save_simple(folder, 2)
+    whole = newest.read_bytes()
+    start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+    altered = whole[:start] + data.draw(st.binary(max_size=40)) + whole[end:]
+    newest.write_bytes(altered)
+    assert position_of_latest(folder) == (2 if altered == whole else 1)
+
+
+def test_altered_data_are_named_as_such(tmp_path: Path) -> None:
+    path = save_simple(tmp_path, 2)
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: altered: its SHA-256 is not the one it was written with"
+
+
+def make_foreign(path: Path) -> None:
+    safetensors.torch.save_file({"weight": torch.zeros(2)}, path)
+
+
+def make_newer(path: Path) -> None:
+    safetensors.torch.save_file({"weight": torch.zeros(2)}, path, {"argbeam": "2"})
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def make_renamed(path: Path) -> None:
+    save_simple(path.parent, 4).rename(path)
+
+
+def make_torch_file(path: Path) -> None:
+    torch.save({"weight": torch.zeros(2)}, path)
+
+
+def make_nothing(path: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (make_foreign, "a safetensors file, but not a checkpoint of argbeam"),
+        (make_newer, "format 2; this argbeam reads format 1"),
+        (make_folder, "not a plain file; a checkpoint is expected"),
+        (make_renamed, "holds position 4; its name must say so"),
+        (make_torch_file, "not a safetensors file, or altered; a checkpoint is expected"),
+        (make_nothing, "cannot be read: No such file or directory; a checkpoint is expected"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_with_its_reason(
+    make: Callable[[Path], None], reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name_of(9)
+    make(path)
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: {reason}"
+
+
+def test_a_copy_under_a_name_of_the_users_own_loads(tmp_path: Path) -> None:
+    path = save_simple(tmp_path, 4).rename(tmp_path / "best.safetensors")
+    assert load(path).position == 4
+
+
+class Malicious:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (Path.touch, (self.target,))
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_under_a_checkpoints_name_is_refused_and_nothing_runs(protocol: int, tmp_path: Path) -> None:
+    save_simple(tmp_path, 1)
+    trap = tmp_path / "it ran"
+    data = pickle.dumps(Malicious(trap), protocol=protocol)
+    (tmp_path / name_of(2)).write_bytes(data)
+    found = latest(tmp_path)
+    assert position_of_latest(tmp_path) == 1
+    assert len(found.rejected) == 1
+    assert not trap.exists()
+    pickle.loads(data)  # the trap works where a pickle is read
+    assert trap.exists()
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, fail_at: int, error: BaseException) -> list[str]:
+    """Let the `fail_at`-th call that touches the disk fail halfway; the list returned notes the calls."""
+    calls: list[str] = []
+
+    def wrap(name: str) -> None:
+        real = getattr(os, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            calls.append(name)
+            if len(calls) == fail_at:
+                if name == "write":
+                    real(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                raise error
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(os, name, wrapped)
+
+    for name in ("open", "write", "fsync", "replace", "unlink", "close"):
+        wrap(name)
+    return calls
+
+
+def test_a_kill_at_any_call_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`save` is killed at its 1st, 2nd, ... call until it gets through; `keep=1`: old files go at once."""
+    seen: set[str] = set()
+    for fail_at in range(1, 100):
+        folder = tmp_path / str(fail_at)
+        save_simple(folder, 1, keep=1)
+        (folder / f".{name_of(2)}.tmp").write_bytes(b"left by an earlier kill")
+        with monkeypatch.context() as patch:
+            calls = count_calls(patch, fail_at, Killed())
+            try:
+                save_simple(folder, 2, keep=1)
+            except Killed:
+                seen.add(calls[fail_at - 1])
+            finished = len(calls) < fail_at
+        assert position_of_latest(folder) == (2 if "replace" in calls[: fail_at - 1] else 1)
+        assert latest(folder).rejected == []
+        save_simple(folder, 3, keep=1)
+        assert [path.name for path in folder.iterdir()] == [name_of(3)]
+        if finished:
+            break
+    assert finished
+    assert seen == {"open", "write", "fsync", "replace", "unlink", "close"}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_a_disk_error_at_any_call_is_one_line_and_leaves_the_last_good_checkpoint(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for fail_at in range(1, 100):
+        folder = tmp_path / str(fail_at)
+        save_simple(folder, 1, keep=1)
+        with monkeypatch.context() as patch:
+            calls = count_calls(patch, fail_at, OSError(code, os.strerror(code)))
+            try:
+                save_simple(folder, 2, keep=1)
+            except CheckpointError as error:
+                wording = "cannot be removed" if calls[fail_at - 1] == "unlink" else "cannot be written"
+                assert f"{wording}: {os.strerror(code)}; the " in str(error)
+                assert "\n" not in str(error)
+            finished = len(calls) < fail_at
+        assert position_of_latest(folder) == (2 if "replace" in calls[: fail_at - 1] else 1)
+        assert not list(folder.glob(".*"))
+        if finished:
+            return
+    raise AssertionError("save never got through")
+
+
+KEEP_SAVING = """
+import sys, torch
+from pathlib import Path
+from argbeam.runs.checkpoint import save
+start = int(sys.argv[2])
+for position in range(start, start + 100000):
+    weight = torch.full((200_000,), float(position))
+    save(Path(sys.argv[1]), position, {"weight": weight}, {}, keep=1)
+    print(position, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_saving_loses_nothing_it_reported(tmp_path: Path) -> None:
+    """SIGKILL at five moments: what the process had reported as saved, or something newer, is whole."""
+    for number in range(5):
+        before = latest(tmp_path).checkpoint
+        start = before.position + 1 if before else 0
+        process = subprocess.Popen(
+            [sys.executable, "-c", KEEP_SAVING, str(tmp_path), str(start)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.05 + 0.017 * number)
+        process.send_signal(signal.SIGKILL)
+        reported = process.communicate()[0].split()
+        found = latest(tmp_path)
+        assert found.checkpoint is not None
+        assert found.rejected == []
+        assert found.checkpoint.position >= int(reported[-1] if reported else start)
+        expected = torch.full((200_000,), float(found.checkpoint.position))
+        assert torch.equal(found.checkpoint.tensors["weight"], expected)

@@ -1,0 +1,95 @@
+"""Run folders: nothing else is taken for one, and nothing is written outside of it."""
+
+from pathlib import Path
+
+import pytest
+
+from argbeam.errors import ArgbeamError
+from argbeam.runs.layout import NAMES, check_out, folder_of, is_trained
+from argbeam.runs.score import open_run, score_run
+from argbeam.runs.train import train
+from argbeam.settings import Recipe
+from small_runs import PRETRAIN, finish, short_text, small_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    stage = {**PRETRAIN, "epochs": 1}
+    return small_recipe(data=short_text(tmp_path_factory.mktemp("data")), stages={"only": stage})
+
+
+def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_is(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ArgbeamError) as error:
+        finish(recipe, tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path}: neither empty nor a run: it holds thesis.tex; --out takes a new folder, or a run"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_a_kill_leaves_before_the_recipe_is_written_can_be_trained_into(recipe: Recipe, tmp_path: Path) -> None:
+    for name in (".lock", ".recipe.json.tmp"):
+        (tmp_path / name).touch()
+    (tmp_path / "tensorboard").mkdir()
+    finish(recipe, tmp_path)
+    assert is_trained(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    check_out(tmp_path)  # a run may hold notes of its user's
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_link_under_any_name_of_a_run_is_refused_and_not_followed(recipe: Recipe, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("mine")
+    is_folder = "." not in name
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).symlink_to(outside if is_folder else outside / "file")
+    with pytest.raises(ArgbeamError) as error:
+        finish(recipe, run)
+    assert str(error.value) == f"{run / name}: a symbolic link; a run writes inside its own folder only"
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", "mine")]
+
+
+@pytest.mark.parametrize("name", ["predictions", "evaluations.jsonl"])
+def test_evaluation_follows_no_link_either(recipe: Recipe, tmp_path: Path, name: str) -> None:
+    finish(recipe, tmp_path / "run")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "run" / name).symlink_to(outside if name == "predictions" else outside / "file")
+    with pytest.raises(ArgbeamError, match=f"{name}: a symbolic link"):
+        list(score_run(open_run(tmp_path / "run"), "dev", [1]))
+    assert not list(outside.iterdir())
+
+
+def test_a_link_in_place_of_a_temporary_file_is_not_followed(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".recipe.json.tmp").symlink_to(tmp_path / "mine")
+    with pytest.raises((OSError, ArgbeamError)):
+        list(train(recipe, run))
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_the_folder_itself_may_be_a_link(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    finish(recipe, tmp_path / "run")
+    assert (tmp_path / "disk" / "model").is_dir()
+
+
+def test_a_checkpoint_belongs_to_the_run_around_it_and_to_no_other_folder(recipe: Recipe, tmp_path: Path) -> None:
+    """A file at /tmp/x is not scored into /: it lies in no run."""
+    finish(recipe, tmp_path / "run")
+    (model,) = (tmp_path / "run" / "model").iterdir()
+    assert folder_of(tmp_path / "run") == folder_of(model) == tmp_path / "run"
+    alone = tmp_path / "elsewhere" / model.name
+    alone.parent.mkdir()
+    alone.write_bytes(model.read_bytes())
+    with pytest.raises(ArgbeamError) as error:
+        list(score_run(open_run(alone), "dev", [1]))
+    assert str(error.value) == f"{alone}: lies in no run folder, where scores and predictions are kept"
+    assert list(alone.parent.iterdir()) == [alone]

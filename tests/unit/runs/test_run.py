@@ -1,0 +1,474 @@
+"""Run folders: what a stop or a kill leaves is gone on with to the same end, and what does not fit is refused."""
+
+import fcntl
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from argbeam.decoding.evaluate import Evaluation
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
+from argbeam.files import read_records
+from argbeam.runs import checkpoint
+from argbeam.runs.load import Run, load
+from argbeam.runs.model import build_model, start_vectors
+from argbeam.runs.train import train
+from argbeam.runtime.device import choose_device
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
+from argbeam.search.stop_rules import StopBest, StopTop
+from argbeam.settings import Recipe
+from argbeam.settings.recipe_files import recipe_from_json
+from argbeam.tasks import TASKS
+from argbeam.tasks.contract import Score
+from argbeam.training.events import Notice, Saved
+from small_runs import (
+    PRETRAIN,
+    final_tensors,
+    finish,
+    same_tensors,
+    short_text,
+    small_recipe,
+    stop_after,
+    texts,
+    timeless_records,
+    train_until,
+)
+
+UPDATES = 15  # of `small_recipe` on `short_text`
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    """A run that nothing disturbed, with its recipe."""
+    folder = tmp_path_factory.mktemp("whole")
+    recipe = small_recipe(data=short_text(folder))
+    finish(recipe, folder / "run")
+    return recipe, folder / "run"
+
+
+def pretrain_only(folder: Path, *overrides: str) -> Recipe:
+    stages = {"pretrain": {**PRETRAIN, "epochs": 1}}
+    return small_recipe(*overrides, data=short_text(folder), stages=stages)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted((folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("updates", range(1, UPDATES + 1))
+def test_a_run_stopped_after_any_update_goes_on_to_the_same_end(
+    whole: tuple[Recipe, Path], tmp_path: Path, updates: int
+) -> None:
+    """Within epochs, at their last update, and between stages; the beam grows and the optimizer is reset on the way."""
+    recipe, undisturbed = whole
+    stop_after(recipe, tmp_path, updates)
+    assert not (tmp_path / "model").exists()
+    said = list(texts(finish(recipe, tmp_path)))
+    assert said[0] == f"{tmp_path}: going on from update {updates} (checkpoint-{updates:09d}.safetensors)"
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
+    assert timeless_records(tmp_path) == timeless_records(undisturbed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_that_dies_again_and_again_goes_on_to_the_same_end(
+    whole: tuple[Recipe, Path], tmp_path: Path, seed: int
+) -> None:
+    """After one to seven events each time, with nothing saved when it dies but a checkpoint every two updates."""
+    _, undisturbed = whole
+    recipe = small_recipe("runtime.checkpoint_every=2", data=whole[0].data.model_dump())
+    draw, deaths = random.Random(seed), 0
+    while not (tmp_path / "model").exists():
+        deaths += train_until(recipe, tmp_path, draw.randint(1, 7))
+    assert deaths > 5
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
+    assert timeless_records(tmp_path) == timeless_records(undisturbed)
+
+
+def test_a_run_that_dies_between_two_epochs_keeps_its_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores 2, 1 with patience 1 end the stage after two epochs, also where the checkpoint lies right before that."""
+
+    def falling(*_: Any, **__: Any) -> Evaluation:
+        scores.append(2.0 - len(scores))
+        return Evaluation(Score(scores[-1], {"bleu": scores[-1]}, "told"), [], [], 0, 0)
+
+    monkeypatch.setattr("argbeam.training.dev.evaluate", falling)
+    stage = {**PRETRAIN, "epochs": 5, "keep": "score", "patience": 1}
+    recipe = small_recipe("runtime.checkpoint_every=3", data=short_text(tmp_path), stages={"only": stage})
+    ends = []
+    for name, dies in (("whole", False), ("killed", True)):
+        scores: list[float] = []
+        for event in train(recipe, tmp_path / name):
+            if dies and isinstance(event, Saved) and event.position.epoch == 2:
+                break
+        finish(recipe, tmp_path / name)
+        ends.append(timeless_records(tmp_path / name))
+    assert ends[0] == ends[1]
+    assert (ends[0][-1]["epochs"], ends[0][-1]["kept_epoch"]) == (2, 0)
+
+
+def test_a_run_that_dies_before_its_model_is_written_writes_it_next_time(
+    whole: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe, undisturbed = whole
+    for event in train(recipe, tmp_path):
+        if isinstance(event, Saved) and event.position.stage == 2:
+            break
+    assert not (tmp_path / "model").exists()
+    finish(recipe, tmp_path)
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
+    assert timeless_records(tmp_path) == timeless_records(undisturbed)
+
+
+def test_a_finished_run_says_that_there_is_nothing_to_do(whole: tuple[Recipe, Path]) -> None:
+    recipe, folder = whole
+    before = (folder / "records.jsonl").read_bytes()
+    assert list(texts(finish(recipe, folder))) == [f"{folder}: training is finished; nothing to do"]
+    assert (folder / "records.jsonl").read_bytes() == before
+
+
+def test_the_records_start_with_what_is_trained(whole: tuple[Recipe, Path]) -> None:
+    recipe, folder = whole
+    records = read_records(folder / "records.jsonl").records
+    kinds = ["start", *["epoch"] * 2, "stage", *["epoch"] * 3, "stage"]
+    assert [record["kind"] for record in records] == kinds
+    start = records[0]
+    assert (start["train_sentences"], start["dev_sentences"], start["left_out"]) == (6, 2, {})
+    assert start["source_vocabulary"] == start["target_vocabulary"] == 8  # four words and four specials
+    model = build_model(recipe, TASKS["word_ordering"].fit(recipe).task)
+    assert start["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert recipe_from_json((folder / "recipe.json").read_text(encoding="utf-8")) == recipe
+    for record in records:
+        json.dumps(record, allow_nan=False)
+
+
+def test_a_vocabulary_without_a_word_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        finish(pretrain_only(tmp_path, "text.min_count=1000"), tmp_path / "run")
+    assert str(error.value) == "text.min_count = 1000: no word of the training data is there so often; lower it"
+
+
+def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path: Path) -> None:
+    recipe = pretrain_only(tmp_path, "text.min_length=3", "text.max_length=3")
+    said = list(texts(finish(recipe, tmp_path / "run")))
+    assert said == [
+        "2 training sentences, 2 dev sentences",
+        "left out of training: 1 too long, 3 too short",
+    ]
+    start = read_records(tmp_path / "run" / "records.jsonl").records[0]
+    assert start["left_out"] == {"too short": 3, "too long": 1}
+
+
+def test_training_on_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        finish(pretrain_only(tmp_path, "text.min_length=7", "text.max_length=8"), tmp_path / "run")
+    assert str(error.value) == (
+        "no training sentence has 7 to 8 words; text.min_length and text.max_length say which are taken"
+    )
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    whole: tuple[Recipe, Path], tmp_path: Path, damage: str
+) -> None:
+    _, undisturbed = whole
+    recipe = small_recipe("runtime.checkpoint_every=2", data=whole[0].data.model_dump())
+    stop_after(recipe, tmp_path, 5)
+    older, newest = checkpoints(tmp_path)
+    assert (older.name, newest.name) == ("checkpoint-000000004.safetensors", "checkpoint-000000005.safetensors")
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
+    said = list(texts(finish(recipe, tmp_path)))
+    assert said[0].startswith(f"{newest}: {'altered' if damage == 'flip' else 'truncated'}")
+    assert said[0].endswith("; left alone, the checkpoint before it is used")
+    assert said[1] == f"{tmp_path}: going on from update 4 ({older.name})"
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
+    assert timeless_records(tmp_path) == timeless_records(undisturbed)
+
+
+def test_another_recipe_is_refused_with_the_difference(whole: tuple[Recipe, Path]) -> None:
+    recipe, folder = whole
+    changed = small_recipe("model.hidden=7", "seed=2", data=recipe.data.model_dump())
+    with pytest.raises(ConfigError) as error:
+        finish(changed, folder)
+    assert str(error.value) == (
+        f"{folder}: the run there has another recipe: seed: 1 -> 2; model.hidden: 6 -> 7; choose another --out"
+    )
+
+
+def test_what_does_not_change_what_is_learnt_may_change(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, undisturbed = whole
+    stop_after(recipe, tmp_path, 4)
+    overrides = ["runtime.device=auto"] if not torch.cuda.is_available() else []
+    overrides += ["runtime.threads=1", "runtime.checkpoint_every=1", "runtime.tensorboard=true"]
+    finish(small_recipe(*overrides, data=recipe.data.model_dump()), tmp_path)
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
+
+
+@pytest.mark.parametrize("setting", ["runtime.precision=bf16", "runtime.tf32=false", "runtime.capture=false"])
+def test_what_changes_rounding_may_not_change(whole: tuple[Recipe, Path], setting: str) -> None:
+    recipe, folder = whole
+    key = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"another recipe: {key}: "):
+        finish(small_recipe(setting, data=recipe.data.model_dump()), folder)
+
+
+def test_one_process_trains_a_run_at_a_time(tmp_path: Path) -> None:
+    """Another process holds the lock until its input ends."""
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(); sys.stdin.read()"
+    recipe = pretrain_only(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    command = [sys.executable, "-c", hold.replace("print()", "print(flush=True)"), str(run / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin and other.stdout
+        other.stdout.readline()
+        with pytest.raises(ArgbeamError) as error:
+            finish(recipe, run)
+        assert str(error.value) == f"{run}: another process is training this run"
+        other.stdin.close()
+        other.wait()
+    finish(recipe, run)
+
+
+def test_the_lock_is_given_back_when_training_is_left(tmp_path: Path) -> None:
+    assert train_until(pretrain_only(tmp_path), tmp_path / "run", 2)
+    with (tmp_path / "run" / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_an_out_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    recipe = pretrain_only(tmp_path)
+    with pytest.raises(ArgbeamError) as error:
+        finish(recipe, tmp_path / "train.txt")
+    assert str(error.value) == f"{tmp_path / 'train.txt'}: cannot be written: File exists; --out takes a folder"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    message = "runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto"
+    with pytest.raises(DeviceError) as error:
+        finish(pretrain_only(tmp_path, "runtime.device=cuda"), tmp_path / "run")
+    assert str(error.value) == message
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+
+
+def test_a_run_can_start_from_a_finished_one(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    """Cross-entropy as a run of its own and BSO started from it end where one run with both stages ends, but for
+    the numbers that orders and dropout are drawn with: so it is compared with the weights it starts from."""
+    recipe = pretrain_only(tmp_path)
+    finish(recipe, tmp_path / "first")
+    stages = {"bso": {**whole[0].stages["bso"].model_dump(), "epochs": 1}}
+    second = small_recipe(f"start={tmp_path / 'first'}", "model.dropout=0.0", data=short_text(tmp_path), stages=stages)
+    still = second.model_copy(update={"stages": {"still": _standing(second)}})
+    finish(still, tmp_path / "still")
+    assert same_tensors(final_tensors(tmp_path / "still"), final_tensors(tmp_path / "first"))
+    finish(second, tmp_path / "second")
+    assert not same_tensors(final_tensors(tmp_path / "second"), final_tensors(tmp_path / "first"))
+    stop_after(second, tmp_path / "stopped", 2)
+    finish(second, tmp_path / "stopped")
+    assert same_tensors(final_tensors(tmp_path / "second"), final_tensors(tmp_path / "stopped"))
+
+
+def _standing(recipe: Recipe) -> Any:
+    """The recipe's stage with rates of zero: it changes nothing."""
+    stage = recipe.stages["bso"]
+    return stage.model_copy(update={"optimizer": stage.optimizer.model_copy(update=dict.fromkeys(_RATES, 0.0))})
+
+
+_RATES = ("encoder", "decoder", "output")
+
+
+def test_a_start_keeps_its_vocabulary(tmp_path: Path) -> None:
+    """The second run's own data has words that the first did not know."""
+    finish(pretrain_only(tmp_path), tmp_path / "first")
+    recipe = pretrain_only(tmp_path, f"start={tmp_path / 'first'}")
+    (tmp_path / "train.txt").write_text("ba xa ko\nxa xa\n", encoding="utf-8")
+    finish(recipe, tmp_path / "second")
+    assert load(tmp_path / "second").task.source == load(tmp_path / "first").task.source
+
+
+def test_a_start_that_does_not_fit_is_refused_with_the_difference(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    _, folder = whole
+    overrides = [f"start={folder}", "model.hidden=7", "text.fold_digits=true", "model.dropout=0.1"]
+    with pytest.raises(ConfigError) as error:
+        finish(pretrain_only(tmp_path, *overrides), tmp_path / "run")
+    assert str(error.value) == (
+        f"start = {folder}: that run differs in text.fold_digits: false -> true; model.hidden: 6 -> 7"
+    )
+
+
+def test_a_start_that_is_not_finished_is_an_error(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    stop_after(whole[0], tmp_path / "half", 2)
+    with pytest.raises(CheckpointError) as error:
+        finish(pretrain_only(tmp_path, f"start={tmp_path / 'half'}"), tmp_path / "run")
+    assert str(error.value) == (
+        f"{tmp_path / 'half'}: holds no finished model; `argbeam train` makes one, and goes on where it was stopped"
+    )
+
+
+def test_word_vectors_are_where_both_sides_start(tmp_path: Path) -> None:
+    """Known words take the file's vectors times the scale; all other weights are those drawn without it."""
+    (tmp_path / "words.vec").write_text("3 5\nko 1 2 3 4 5\nxyz 9 9 9 9 9\nti 0 -1 0 -1 0\n", encoding="utf-8")
+    plain = pretrain_only(tmp_path)
+    recipe = pretrain_only(tmp_path, "model.vectors=words.vec", "model.vectors_scale=0.5")
+    task = TASKS["word_ordering"].fit(recipe).task
+    model = build_model(recipe, task)
+    notice = start_vectors(recipe, task, model)
+    assert notice == Notice(f"{tmp_path / 'words.vec'}: vectors for 2 of 4 words")
+    drawn = build_model(plain, task).state_dict()
+    ko, ti = task.source.index["ko"], task.source.index["ti"]
+    for name, value in model.state_dict().items():
+        expected = drawn[name].clone()
+        if "embedding" in name:
+            expected[ko] = torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5])
+            expected[ti] = torch.tensor([0.0, -0.5, 0.0, -0.5, 0.0])
+        assert torch.equal(value, expected), name
+    assert start_vectors(plain, task, model) is None
+    said = list(texts(finish(recipe, tmp_path / "run")))
+    assert said[0] == notice.text
+    stop_after(recipe, tmp_path / "stopped", 2)
+    assert not any("vectors for" in text for text in texts(finish(recipe, tmp_path / "stopped")))
+    assert same_tensors(final_tensors(tmp_path / "run"), final_tensors(tmp_path / "stopped"))
+
+
+def test_a_loaded_run_decodes_with_the_rules_it_was_trained_for(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    run = load(whole[1], device="cpu")
+    assert (run.rule, run.stop) == (LastScore(), StopTop())
+    lines = ["ko ba", "ti", "ba ko lu ti", "zu ba ko"]
+    outputs = run.decode(lines, beam=3)
+    assert [sorted(output.split()) for output in outputs] == [sorted(line.split()) for line in lines]
+    found = list(run.search(iter(lines), beam=3))
+    assert [line for line, _ in found] == lines
+    best = [run.task.text(run.task.item(line), decoded.hypotheses[0].tokens) for line, decoded in found]
+    assert best == outputs
+    finish(pretrain_only(tmp_path), tmp_path / "run")
+    plain = load(tmp_path / "run", device="cpu")
+    assert (plain.rule, plain.stop) == (LogprobSum(), StopBest())
+    powered = load(tmp_path / "run", device="cpu", overrides=["decode.length_power=1.0", "decode.stop=top"])
+    assert (powered.rule, powered.stop) == (LogprobSum(1.0), StopTop())
+
+
+def test_a_checkpoint_file_can_be_loaded_by_itself(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, _ = whole
+    stop_after(recipe, tmp_path, 4)
+    (path,) = checkpoints(tmp_path)
+    run = load(path, device="cpu")
+    saved = checkpoint.load(path).tensors
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(value, saved[f"model.{name}"])
+
+
+@pytest.mark.parametrize(("updates", "rule"), [(1, LogprobSum()), (11, LastScore())], ids=["pretrain", "bso"])
+def test_a_checkpoint_is_searched_as_the_stage_that_made_it_says(
+    whole: tuple[Recipe, Path], tmp_path: Path, updates: int, rule: ScoreRule
+) -> None:
+    stop_after(whole[0], tmp_path, updates)
+    run = load(checkpoints(tmp_path)[-1], device="cpu")
+    assert (run.rule, run.stop) == (rule, StopBest() if rule == LogprobSum() else StopTop())
+
+
+def test_a_signature_tells_what_a_number_stands_on(whole: tuple[Recipe, Path]) -> None:
+    run: Run = load(whole[1], device="cpu")
+    evaluation = run.evaluate("dev", beam=2)
+    signature = run.signature(split="dev", beam=2, evaluation=evaluation)
+    expected = {
+        "task": "word_ordering",
+        "system": "small",
+        "split": "dev",
+        "successors": "unconstrained",
+        "train_beam": 3,
+        "test_beam": 2,
+        "rule": "last_score",
+        "stop": "length",
+        "seed": 1,
+        "sentences": 2,
+        "unfinished": 0,
+        "dead": 0,
+        "scores": dict(evaluation.score.parts),
+    }
+    assert {name: signature[name] for name in expected} == expected
+    json.dumps(signature, allow_nan=False)
+
+
+def test_one_string_is_not_taken_for_lines(whole: tuple[Recipe, Path]) -> None:
+    run = load(whole[1], device="cpu")
+    for call in (lambda: run.decode("ko ba"), lambda: list(run.search("ko ba"))):
+        with pytest.raises(TypeError, match="lines is one string, whose characters would be decoded one by one"):
+            call()
+
+
+@pytest.mark.parametrize("key", ["train", "dev", "test"])
+def test_every_file_of_the_recipe_is_looked_for_before_training(tmp_path: Path, key: str) -> None:
+    table = short_text(tmp_path)
+    table[key] = [*table[key], "tset.txt"]
+    with pytest.raises(DataError) as error:
+        finish(small_recipe(data=table), tmp_path / "run")
+    assert str(error.value) == f"{tmp_path / 'tset.txt'}: no such file; data.{key} names it"
+    with pytest.raises(DataError) as error:
+        finish(pretrain_only(tmp_path, "model.vectors=no.vec"), tmp_path / "run")
+    assert str(error.value) == f"{tmp_path / 'no.vec'}: no such file; model.vectors names it"
+
+
+def test_a_dev_sentence_that_is_too_long_to_search_is_named_before_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        finish(pretrain_only(tmp_path, "decode.max_words=2"), tmp_path / "run")
+    assert str(error.value) == "dev, sentence 1: 3 words; decode.max_words = 2 is the most that is decoded"
+
+
+def test_weights_of_another_shape_or_type_are_refused(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    """A single number would fill a whole matrix, if it were copied as it is."""
+    found = checkpoint.latest(whole[1] / "model").checkpoint
+    assert found is not None
+    name = "model.output_layer.bias"
+    for changed, kind in ((found.tensors[name][:1], "float32 [1]"), (found.tensors[name].double(), "float64 [8]")):
+        path = checkpoint.save(tmp_path / kind, 1, {**found.tensors, name: changed}, found.meta)
+        with pytest.raises(CheckpointError) as error:
+            load(path, device="cpu")
+        assert str(error.value) == f"{name} is {kind}; the model of the recipe has float32 [8]"
+
+
+def test_a_position_that_cannot_be_is_refused(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, _ = whole
+    stop_after(recipe, tmp_path, 2)
+    (path,) = checkpoints(tmp_path)
+    found = checkpoint.load(path)
+    for key, value in (("batch", "x"), ("epoch", -1), ("stage", None), ("nothing", 1)):
+        path.unlink()
+        position = {**found.meta["position"], key: value}
+        checkpoint.save(path.parent, found.position, found.tensors, {**found.meta, "position": position})
+        with pytest.raises(CheckpointError, match=f"^{path}: not a run's checkpoint: .*{key}"):
+            finish(recipe, tmp_path)
+
+
+def test_a_device_of_another_name_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"^device gpu: accepted: cpu, cuda, auto$"):
+        choose_device("gpu")
+
+
+def test_a_beam_below_zero_is_an_error_of_one_line(whole: tuple[Recipe, Path]) -> None:
+    run = load(whole[1], device="cpu")
+    with pytest.raises(ConfigError, match=r"^beam = -1: must be at least 1, or 0 for the recipe's$"):
+        run.decode(["ko ba"], beam=-1)
+
+
+def test_scores_that_are_not_numbers_are_told_when_decoding(whole: tuple[Recipe, Path]) -> None:
+    run = load(whole[1], device="cpu")
+    for weight in run.model.state_dict().values():
+        weight.fill_(torch.nan)
+    with pytest.raises(ArgbeamError, match=r"^the model's scores are not numbers"):
+        run.decode(["ko ba"])
+
+
+def test_a_file_that_is_there_under_another_ending_is_named(tmp_path: Path) -> None:
+    recipe = small_recipe(data=short_text(tmp_path))
+    named = tmp_path / recipe.model_dump()["data"]["train"][0]
+    named.rename(tmp_path / f"{named.name}.gz")
+    with pytest.raises(DataError) as error:
+        finish(recipe, tmp_path / "run")
+    assert str(error.value) == f"{named}: no such file; data.train names it, but {named.name}.gz is there"

@@ -1,0 +1,242 @@
+"""Searches with gold that do not restart, against the same search over lists, and at cases worked out by hand."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.search.gold import EarlyUpdate, Gold, MaxViolation, Policy, Restart
+from argbeam.search.result import Violations
+from argbeam.search.score_rules import LastScore, ScoreRule, ScoreSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Unconstrained
+from oracles import Next, ToyModel, UninterruptedSearch, Words, enumerate_sequences, example_of, uninterrupted_search
+from toy_cases import Case, beams_of, open_cases, parsing_cases, permutation_cases, rules, unconstrained_cases
+
+POLICIES: dict[Callable[[float], Policy], Callable[[UninterruptedSearch, float], int | None]] = {
+    EarlyUpdate: UninterruptedSearch.early_update,
+    MaxViolation: UninterruptedSearch.max_violation,
+}
+CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None]] = {
+    "fixed length": (unconstrained_cases(end_symbol=False), None),
+    "permutation": (permutation_cases(), None),
+    "shift reduce": (parsing_cases(), None),
+    "open length, stop top": (open_cases, StopTop()),
+    "open length, stop best": (open_cases, StopBest()),
+}
+
+
+def golds(successors: Next, length: int, stop: Stop | None) -> list[Words]:
+    return enumerate_sequences(successors, length=length, end=None if stop is None else EOS)
+
+
+def check(
+    found: Violations, b: int, truth: UninterruptedSearch, gold: Words, step: int | None, stop: Stop | None
+) -> None:
+    """One row of the result against the search over lists; `step` is the one trained on, counted from 1."""
+    length = len(gold)
+    assert found.stop_B[b] == truth.stop - 1
+    assert found.violation_BT[b].nonzero()[:, 0].tolist() == ([] if step is None else [step - 1])
+    assert found.gold_score_BT[b, :length].tolist() == pytest.approx(truth.gold_score, abs=1e-9)
+    assert found.rival_score_BT[b, :length].tolist() == pytest.approx(truth.rival_score, abs=1e-9)
+    assert bool(found.gold_on_beam_B[b]) == (gold in truth.beams[-1])
+    assert not found.rival_is_gold_BT[b].any()
+    rival = gold if step is None else (*truth.rivals[step - 1], *gold[step:])
+    assert tuple(found.rival_BT[b, :length].tolist()) == rival
+    ended = step is not None and step < length and stop == StopTop() and rival[step - 1] == EOS
+    assert bool(found.rival_ended_BT[b].any()) == ended
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: Callable[[float], Policy]) -> None:
+    cases, stop = CASES[name]
+    seen: Counter[str] = Counter()
+
+    @given(
+        case=cases,
+        beam=st.one_of(st.integers(1, 2), st.integers(1, 30)),
+        margin=st.sampled_from([0.0, 1.0, 3.0]),
+        rule=rules,
+        best=st.booleans(),
+        data=st.data(),
+    )
+    @settings(max_examples=50)
+    def agree(case: Case, beam: int, margin: float, rule: ScoreRule, best: bool, data: st.DataObject) -> None:
+        chosen = []
+        for b, (successors, length) in enumerate(zip(case.by_sentence, case.lengths, strict=True)):
+            possible = golds(successors, length, stop)
+            top = max(possible, key=case.rank(rule, b))
+            chosen.append(top if best else data.draw(st.sampled_from(possible)))
+        result = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, margin=margin, policy=policy)
+        assert result.violations is not None
+        for b, gold in enumerate(chosen):
+            truth = uninterrupted_search(
+                case.by_sentence[b], case.rank(rule, b), gold, beam=beam, ended_gives_up_place=stop == StopTop()
+            )
+            step = POLICIES[policy](truth, margin)
+            check(result.violations, b, truth, gold, step=step, stop=stop)
+            found_beams = [[words for words, _ in kept[:beam]] for kept in beams_of(result, b)[: len(gold)]]
+            assert found_beams == truth.beams
+            seen["stopped early" if truth.stop < len(gold) else "to the end"] += 1
+            seen["no violation" if step is None else "before the last" if step < len(gold) else "the last"] += 1
+
+    agree()
+    wanted = ["stopped early", "to the end", "no violation", "before the last", "the last"]
+    assert all(seen[kind] >= 3 for kind in wanted), seen
+
+
+def test_without_violations_all_policies_search_alike() -> None:
+    """With a margin of minus infinity nothing violates, and the beams are those of decoding."""
+
+    @given(case=unconstrained_cases(end_symbol=False), beam=st.integers(1, 5), rule=rules)
+    @settings(max_examples=15)
+    def alike(case: Case, beam: int, rule: ScoreRule) -> None:
+        chosen = [(4,) * length for length in case.lengths]
+        decoded = case.search(beam=beam, rule=rule)
+        for policy in (Restart, EarlyUpdate, MaxViolation):
+            result = case.search(beam=beam, rule=rule, golds=chosen, margin=-float("inf"), policy=policy)
+            assert result.violations is not None and not result.violations.violation_BT.any()
+            for b, length in enumerate(case.lengths):
+                trained, plain = (
+                    [[words for words, _ in kept[:beam]] for kept in beams_of(found, b)[:length]]
+                    for found in (result, decoded)
+                )
+                assert trained == plain
+
+    alike()
+
+
+# Hand-computed cases. Words are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
+
+A, B, C = 4, 5, 6
+
+
+def violations_of(
+    table: dict[tuple[Words, int], float],
+    gold: Words,
+    policy: Policy,
+    *,
+    beam: int,
+    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
+    stop: Stop | None = None,
+) -> Violations:
+    model = ToyModel(7, table=table)
+    batch = make_batch([example_of(gold)])
+    found = beam_search(
+        model,
+        model.encode(batch, None),
+        Unconstrained(7, stop is not None).start(batch),
+        beam_size=beam,
+        length_B=batch.target_length_B,
+        steps=len(gold),
+        rule=rule,
+        stop=stop,
+        gold=Gold(batch.target_BT, batch.target_length_B, policy),
+    ).violations
+    assert found is not None
+    return found
+
+
+# Gold a b c at beam 2. Step 1: b 3.0, gold a 2.0. Step 2: b b 5.0, b a 4.0, gold a b 1.0 is third and falls off.
+# Step 3 goes on from b b and b a: b b c 0.5, b a c 0.2; gold a b c has 0.4.
+LOST = {
+    ((), B): 3.0,
+    ((), A): 2.0,
+    ((B,), B): 5.0,
+    ((B,), A): 4.0,
+    ((A,), B): 1.0,
+    ((B, B), C): 0.5,
+    ((B, A), C): 0.2,
+    ((A, B), C): 0.4,
+}
+
+
+def test_early_update_stops_where_gold_falls_off_and_its_rival_is_the_top_prefix() -> None:
+    """Gold is second at step 1, which is on the beam, so that the violation there (2.0 < 3.0 + 1) does not count."""
+    found = violations_of(LOST, (A, B, C), EarlyUpdate(1.0), beam=2)
+    assert found.stop_B.tolist() == [1]
+    assert found.violation_BT.tolist() == [[False, True, False]]
+    assert found.rival_BT.tolist() == [[B, B, C]]  # behind the violation, gold
+    assert found.gold_score_BT.tolist() == [[2.0, 1.0, 0.4]]
+    assert found.rival_score_BT.tolist() == [[3.0, 5.0, 0.5]]
+    assert found.gold_on_beam_B.tolist() == [False]
+
+
+def test_maximum_violation_takes_the_step_that_gold_is_furthest_behind() -> None:
+    """Behind by 1.0, 4.0, 0.1: step 2. By sums, gold has 2.0, 3.0, 3.4 and its rivals 3.0, 8.0, 8.5: step 3, by 5.1."""
+    found = violations_of(LOST, (A, B, C), MaxViolation(1.0), beam=2)
+    assert found.violation_BT.tolist() == [[False, True, False]]
+    found = violations_of(LOST, (A, B, C), MaxViolation(1.0), beam=2, rule=ScoreSum())
+    assert found.violation_BT.tolist() == [[False, False, True]]
+    assert found.rival_BT.tolist() == [[B, B, C]]
+    assert found.rival_score_BT.tolist()[0] == pytest.approx([3.0, 8.0, 8.5])
+
+
+@pytest.mark.parametrize("policy", [EarlyUpdate(1.0), MaxViolation(1.0)])
+def test_gold_that_stays_first_by_the_margin_is_not_trained_on(policy: Policy) -> None:
+    """Step 1: a 3.0, b 2.0; step 2: a b 3.0, a a 1.0. Gold is ahead by 1.0 and by 2.0."""
+    table = {((), A): 3.0, ((), B): 2.0, ((A,), B): 3.0, ((A,), A): 1.0}
+    found = violations_of(table, (A, B), policy, beam=2)
+    assert found.stop_B.tolist() == [1]
+    assert not found.violation_BT.any()
+
+
+def test_gold_first_by_too_little_violates_at_the_last_step_in_early_update_and_anywhere_in_maximum_violation() -> None:
+    """Step 1: a 2.0, b 1.9, 0.1 ahead; step 2: a b 2.0, a a 1.5, 0.5 ahead. The margin is 1."""
+    table = {((), A): 2.0, ((), B): 1.9, ((A,), B): 2.0, ((A,), A): 1.5}
+    found = violations_of(table, (A, B), EarlyUpdate(1.0), beam=2)
+    assert found.violation_BT.tolist() == [[False, True]]
+    assert found.rival_BT.tolist() == [[A, A]]
+    found = violations_of(table, (A, B), MaxViolation(1.0), beam=2)
+    assert found.violation_BT.tolist() == [[True, False]]
+    assert found.rival_BT.tolist() == [[B, B]]
+
+
+def test_under_stop_top_a_search_that_ends_before_gold_has_lost_it() -> None:
+    """Step 1: </s> 3.0 is first, gold a 2.0 second and still on the beam; decoding would return </s> here. Where the
+    end symbol is a word like any other, the search goes on: a </s> 5.0 at step 2, ahead of </s> a, 1.0."""
+    table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 5.0, ((A,), A): 0.0, ((EOS,), A): 1.0}
+    found = violations_of(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopTop())
+    assert found.stop_B.tolist() == [0]
+    assert found.violation_BT.tolist() == found.rival_ended_BT.tolist() == [[True, False]]
+    found = violations_of(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopBest())
+    assert found.stop_B.tolist() == [1]
+    assert not found.violation_BT.any()
+
+
+def test_a_sentence_without_words_stops_at_once_and_is_not_trained_on() -> None:
+    model = ToyModel(7)
+    batch = make_batch([example_of((A, B))], size=2)
+    for policy in (EarlyUpdate(100.0), MaxViolation(100.0)):
+        found = beam_search(
+            model,
+            model.encode(batch, None),
+            Unconstrained(7, False).start(batch),
+            beam_size=2,
+            length_B=batch.target_length_B,
+            steps=2,
+            rule=LastScore(),
+            gold=Gold(batch.target_BT, batch.target_length_B, policy),
+        ).violations
+        assert found is not None
+        assert found.stop_B[1] == 0
+        assert found.violation_BT.sum(1).tolist() == [1, 0]
+
+
+def test_one_step_of_each_sentence_is_the_worst_of_those_that_violate() -> None:
+    """Columns are sentences: the largest number among violations; none where there is no violation."""
+    violation_TB = torch.tensor([[True, False, True], [True, False, False], [False, False, True]])
+    behind_TB = torch.tensor([[1.0, 5.0, -0.5], [2.0, 6.0, 9.0], [3.0, 7.0, -0.2]])
+    stop_B = torch.tensor([1, 2, 0])
+    worst = MaxViolation().trained(violation_TB, behind_TB, stop_B)
+    assert worst.nonzero().tolist() == [[1, 0], [2, 2]]
+    stopped = EarlyUpdate().trained(violation_TB, behind_TB, stop_B)
+    assert stopped.nonzero().tolist() == [[0, 2], [1, 0]]
+    assert torch.equal(Restart().trained(violation_TB, behind_TB, stop_B), violation_TB)

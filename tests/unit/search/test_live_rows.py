@@ -1,0 +1,276 @@
+"""Live rows against a loop over all rows, and searches over live rows alone against searches over all of them."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import BOS, EOS
+from argbeam.losses.mixed import EncodedOnce
+from argbeam.models import LstmSeq2Seq
+from argbeam.models.conv import ConvSeq2Seq
+from argbeam.models.noise import Noise
+from argbeam.models.products import linear
+from argbeam.models.state import Places, State
+from argbeam.search.gold import EarlyUpdate, Gold, MaxViolation, Policy, Restart
+from argbeam.search.live_rows import live_rows
+from argbeam.search.result import Beam, SearchResult
+from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, Successors, Unconstrained
+from tape import as_on_a_device
+
+VOCABULARY = 30
+
+
+@given(data=st.data(), batch=st.integers(1, 4), beam_size=st.integers(1, 4), with_gold=st.booleans())
+def test_live_rows_are_the_prefixes_that_go_on_each_once(
+    data: st.DataObject, batch: int, beam_size: int, with_gold: bool
+) -> None:
+    """A row of the beam that holds a prefix, and a gold lane that is not on the beam, of sentences that go on."""
+
+    def flags(*shape: int) -> Tensor:
+        count = int(torch.tensor(shape).prod())
+        return torch.tensor(data.draw(st.lists(st.booleans(), min_size=count, max_size=count))).view(shape)
+
+    holds_BK, is_gold_BK = flags(batch, beam_size), flags(batch, beam_size)
+    is_gold_BK &= is_gold_BK.cumsum(1) == 1  # gold is on a beam once at most
+    active_B, over_B, dead_B = flags(batch), flags(batch), flags(batch)
+    number_BK = torch.zeros(batch, beam_size, dtype=torch.int64)
+    lanes = beam_size + with_gold
+    beam = Beam(number_BK, number_BK, torch.where(holds_BK, 0.5, NEVER), is_gold_BK)
+    found = live_rows(beam, active_B, over_B, dead_B, lanes=lanes)
+
+    of_beams, of_gold, same = [], [], {}
+    for b in range(batch):
+        if not active_B[b] or over_B[b] or dead_B[b]:
+            continue
+        here = [k for k in range(beam_size) if holds_BK[b, k]]
+        of_beams += [b * lanes + k for k in here]
+        if with_gold:
+            lane = b * lanes + beam_size
+            on_beam = [b * lanes + k for k in here if is_gold_BK[b, k]]
+            of_gold += [] if on_beam else [lane]
+            same[lane] = on_beam[0] if on_beam else lane
+    same |= {place: place for place in of_beams}
+    of_beams = sorted({0, *of_beams})  # there is always one row at least
+    if len(of_beams) + len(of_gold) == batch * lanes:
+        assert found is None
+        return
+    assert found is not None
+    assert found.places.place_X.tolist() == of_beams + of_gold
+    assert (found.places.lanes, found.beam_rows) == (lanes, len(of_beams))
+    assert {
+        place: found.places.place_X[row].item() for place, row in enumerate(found.row_BR.flatten()) if place in same
+    } == same
+    assert found.row_BR.shape == (batch, lanes)
+    assert 0 <= found.row_BR.min() <= found.row_BR.max() < len(found.places.place_X)
+
+
+def test_on_a_device_all_rows_are_live() -> None:
+    nothing_BK, yes_B = torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
+    beam = Beam(nothing_BK, nothing_BK, torch.tensor([[0.0, NEVER]]), torch.tensor([[True, False]]))
+    assert live_rows(beam, yes_B, ~yes_B, ~yes_B, lanes=3) is not None
+    with as_on_a_device():
+        assert live_rows(beam, yes_B, ~yes_B, ~yes_B, lanes=3) is None
+
+
+def test_rows_at_places_are_spread_and_gathered() -> None:
+    """Two sentences of three lanes: places 1 and 5 are the second row of the first and the last of the second."""
+    places = Places(torch.tensor([5, 1]), lanes=3)
+    x_XH = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    spread_BRH = places.spread(x_XH, 2)
+    assert spread_BRH.tolist() == [[[0, 0], [3, 4], [0, 0]], [[0, 0], [0, 0], [1, 2]]]
+    assert torch.equal(places.gathered(spread_BRH), x_XH)
+    assert places.sentence_X.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_few_rows_are_those_of_many(bias: bool) -> None:
+    """Row by row, at all numbers of rows around those at which the product is turned."""
+    generator = torch.Generator().manual_seed(1)
+    x_NI, weight_OI, bias_O = (
+        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((70, 5), (7, 5), (7,))
+    )
+    for rows in (1, 7, 8, 9, 10, 62, 63, 64, 65, 70):
+        out_NO = linear(x_NI[:rows], weight_OI, bias_O if bias else None)
+        expected = [[sum(a * b for a, b in zip(x, w, strict=True)) for w in weight_OI] for x in x_NI[:rows]]
+        expected_NO = torch.tensor(expected) + bias * bias_O
+        torch.testing.assert_close(out_NO, expected_NO, rtol=0, atol=1e-12)
+
+
+def model_of(*, layers: int = 2, input_feeding: bool = True) -> LstmSeq2Seq:
+    model = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY,
+        target_vocabulary=VOCABULARY,
+        layers=layers,
+        hidden=12,
+        embedding=6,
+        dropout=0.3,
+        input_feeding=input_feeding,
+    ).double()
+    model.initialise(bound=0.6, generator=torch.Generator().manual_seed(layers))
+    return model
+
+
+def batch_of(seed: int, *, sentences: int = 6, end: bool) -> Batch:
+    """Sentences of unequal length, one of padding alone, and columns of padding behind the longest."""
+    generator = torch.Generator().manual_seed(seed)
+    examples = []
+    for number in range(sentences):
+        words = torch.randint(EOS + 1, VOCABULARY, (1 + (number + seed) % 6,), generator=generator).tolist()
+        examples.append(Example(tuple(sorted(words)), (*words, EOS) if end else tuple(words), number))
+    return make_batch(examples, size=sentences + 1, target_length=8)
+
+
+@pytest.mark.parametrize(("layers", "input_feeding"), [(1, True), (2, True), (2, False)])
+def test_some_rows_of_a_step_are_those_of_the_whole_step(layers: int, input_feeding: bool) -> None:
+    """With dropout, at later steps, for rows that change places."""
+    model, batch, lanes = model_of(layers=layers, input_feeding=input_feeding), batch_of(1, end=True), 4
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        state = model.encode(batch, Noise(3, torch.tensor(4), batch.sentence_B))
+        state = state.select(torch.arange(7 * lanes) // lanes)
+        state = model.step(state, torch.full((7 * lanes,), BOS))
+        for count in (1, 5, 20, 28):
+            tokens_N = torch.randint(VOCABULARY, (7 * lanes,), generator=generator)
+            in_sentence_N = torch.randint(lanes, (7 * lanes,), generator=generator)
+            rows_N = torch.arange(7 * lanes) // lanes * lanes + in_sentence_N
+            whole = model.step(state.select(rows_N), tokens_N)
+            place_X = torch.randperm(7 * lanes, generator=generator)[:count]
+            some = model.step_some(state, rows_N[place_X], tokens_N[place_X], Places(place_X, lanes))
+            assert set(some.hypothesis) == set(whole.hypothesis)
+            assert some.time == whole.time
+            for name, x_NH in whole.hypothesis.items():
+                torch.testing.assert_close(some.hypothesis[name], x_NH[place_X], rtol=0, atol=1e-12)
+            state = whole
+
+
+class Counting(LstmSeq2Seq):
+    """The model, counting the rows that it steps and those that it scores all words of."""
+
+    def watch(self) -> "Counting":
+        self.stepped, self.scored = [], []
+        return self
+
+    def step(self, state: State, tokens_N: Tensor) -> State:
+        self.stepped.append(len(tokens_N))
+        return super().step(state, tokens_N)
+
+    def step_some(self, state: State, rows_X: Tensor, tokens_X: Tensor, places: Places) -> State:
+        self.stepped.append(len(tokens_X))
+        return super().step_some(state, rows_X, tokens_X, places)
+
+    def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        if candidates_GC is None:
+            self.scored.append(output_GRH.shape[0] * output_GRH.shape[1])
+        return super().scores(output_GRH, candidates_GC)
+
+
+@pytest.mark.parametrize(("margin", "rows"), [(1e9, [3, 3, 2, 1]), (-1e9, [3, 12, 8, 4])])
+def test_one_row_of_a_sentence_is_live_after_a_restart_and_none_after_its_end(margin: float, rows: list[int]) -> None:
+    """Sentences of 4, 3 and 2 words, K = 4: either every word violates the margin and each beam is gold alone, or none
+    does and all beams are full; there gold may have left the beam, and then its lane is stepped too."""
+    words = EOS + 1 + 4
+    model = Counting(
+        source_vocabulary=words, target_vocabulary=words, layers=1, hidden=4, embedding=3, dropout=0.0
+    ).watch()
+    model.initialise(bound=0.5, generator=torch.Generator().manual_seed(5))
+    batch = make_batch([Example((words - 1,), (words - 1,) * length, length) for length in (4, 3, 2)])
+    search(model, batch, Unconstrained(words, end_symbol=False), LastScore(), None, Restart(margin), beam_size=4)
+    assert model.scored == rows
+    lanes = [stepped - beams for stepped, beams in zip(model.stepped, rows, strict=True)]
+    assert lanes == [0, 0, 0, 0] if margin > 0 else all(0 <= more <= 3 for more in lanes)
+
+
+def search(
+    model: LstmSeq2Seq | ConvSeq2Seq | EncodedOnce,
+    batch: Batch,
+    successors: Successors,
+    rule: ScoreRule,
+    stop: Stop | None,
+    policy: Policy | None,
+    *,
+    beam_size: int,
+) -> SearchResult:
+    state = model.encode(batch, Noise(3, torch.tensor(4), batch.sentence_B))
+    return beam_search(
+        model,
+        state,
+        successors.start(batch),
+        beam_size=beam_size,
+        length_B=batch.target_length_B,
+        steps=batch.target_BT.shape[1],
+        rule=rule,
+        stop=stop,
+        gold=None if policy is None else Gold(batch.target_BT, batch.target_length_B, policy),
+        n_best=0 if policy is not None else beam_size,
+    )
+
+
+ANYTHING = {stop: Unconstrained(VOCABULARY, end_symbol=stop) for stop in (False, True)}
+SEARCHES: dict[str, tuple[Successors, ScoreRule, Stop | None, Policy | None]] = {
+    "bso": (ANYTHING[True], LastScore(), StopTop(), Restart(-0.3)),
+    "bso, every word violates": (ANYTHING[True], LastScore(), StopTop(), Restart(9.0)),
+    "bso, fixed length": (ANYTHING[False], LastScore(), None, Restart(-0.3)),
+    "bso, stop best, sums": (ANYTHING[True], ScoreSum(), StopBest(), Restart(-0.3)),
+    "conbso": (Permutation(), LastScore(), None, Restart(-0.3)),
+    "early update": (ANYTHING[False], ScoreSum(), None, EarlyUpdate(0.0)),
+    "maximum violation": (ANYTHING[True], LastScore(), StopTop(), MaxViolation(0.5)),
+    "maximum violation, constrained": (Permutation(), ScoreSum(), None, MaxViolation(0.5)),
+    "decoding": (ANYTHING[True], LogprobSum(), StopBest(), None),
+    "decoding, fixed length": (ANYTHING[False], LastScore(), None, None),
+    "decoding, constrained": (Permutation(), LogprobSum(), None, None),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@settings(max_examples=5)
+@given(seed=st.integers(0, 10_000), beam_size=st.sampled_from([1, 2, 3, 6]), wrapped=st.booleans())
+def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, beam_size: int, wrapped: bool) -> None:
+    """Violations, rivals, outputs and their scores; float64, so that no order of products decides who wins."""
+    successors, rule, stop, policy = SEARCHES[name]
+    batch = batch_of(seed, end=stop is not None)
+    results = []
+    for device in (nullcontext(), as_on_a_device()):
+        model = EncodedOnce(model_of()) if wrapped else model_of()
+        with device:
+            results.append(search(model, batch, successors, rule, stop, policy, beam_size=beam_size))
+    ours, all_rows = results
+    assert ours.tokens_BNT.tolist() == all_rows.tokens_BNT.tolist()
+    assert ours.dead_B.tolist() == all_rows.dead_B.tolist()
+    assert ours.finished_BN.tolist() == all_rows.finished_BN.tolist() or policy is not None
+    if policy is None:
+        torch.testing.assert_close(ours.rank_BN, all_rows.rank_BN, rtol=0, atol=1e-10)
+        return
+    found, expected = ours.violations, all_rows.violations
+    assert found is not None
+    assert expected is not None
+    real_BT = torch.arange(batch.target_BT.shape[1]) < batch.target_length_B[:, None]
+    for field in ("violation_BT", "rival_is_gold_BT", "rival_ended_BT", "rival_BT", "stop_B"):
+        assert getattr(found, field).tolist() == getattr(expected, field).tolist()
+    there_B = batch.target_length_B > 0
+    assert found.gold_on_beam_B[there_B].tolist() == expected.gold_on_beam_B[there_B].tolist()
+    for field in ("gold_score_BT", "rival_score_BT"):
+        of_live, of_all = getattr(found, field)[real_BT], getattr(expected, field)[real_BT]
+        torch.testing.assert_close(of_live, of_all, rtol=0, atol=1e-10)
+
+
+def test_a_model_that_cannot_step_some_rows_is_searched_all_the_same() -> None:
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 6, "embedding": 6}
+    model = ConvSeq2Seq(layers=1, dropout=0.0, **sizes).double()
+    model.initialise(bound=0.6, generator=torch.Generator().manual_seed(1))
+    successors, rule, stop, policy = SEARCHES["bso"]
+    batch, results = batch_of(5, end=True), []
+    for given_model in (model, EncodedOnce(model)):
+        for device in (nullcontext(), as_on_a_device()):
+            with device:
+                found = search(given_model, batch, successors, rule, stop, policy, beam_size=3).violations
+                assert found is not None
+                results.append((found.violation_BT.tolist(), found.rival_BT.tolist()))
+    assert all(result == results[0] for result in results)

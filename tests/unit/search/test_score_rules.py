@@ -1,0 +1,125 @@
+"""Score rules and stop rules on tensors small enough to read."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import make_batch
+from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
+from argbeam.search.stop_rules import Finished, StopBest, StopTop
+from oracles import ToyModel, example_of
+
+RULES: list[ScoreRule] = [LastScore(), ScoreSum(), LogprobSum(), LogprobSum(1.0)]
+
+
+def words(rule: ScoreRule, candidates: list[list[int]] | None) -> torch.Tensor:
+    """The worth of first words in two toy sentences."""
+    model = ToyModel(8, scale=3.0)
+    batch = make_batch([example_of([4], sentence=i) for i in range(2)])
+    state = model.step(model.encode(batch, None), torch.tensor([2, 2]))
+    candidates_BC = None if candidates is None else torch.tensor(candidates)
+    return rule.words(model, model.output(state)[:, None], candidates_BC)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_candidates_are_columns_of_the_whole_vocabulary(rule: ScoreRule) -> None:
+    """Log-probabilities too: they are normalised over all words, constrained or not."""
+    whole_BRV = words(rule, None)
+    chosen_BRC = words(rule, [[7, 4, 4], [5, 6, 7]])
+    assert torch.equal(chosen_BRC[0, 0], whole_BRV[0, 0, [7, 4, 4]])
+    assert torch.equal(chosen_BRC[1, 0], whole_BRV[1, 0, [5, 6, 7]])
+
+
+def test_log_probabilities_sum_to_one_and_scores_are_raw() -> None:
+    assert words(LogprobSum(), None).exp().sum(-1).tolist() == [[pytest.approx(1.0)], [pytest.approx(1.0)]]
+    model = ToyModel(8, scale=3.0)
+    raw = [[model.score_of(b, (), word) for word in range(8)] for b in range(2)]
+    assert words(LastScore(), None)[:, 0].tolist() == raw
+    assert words(ScoreSum(), None)[:, 0].tolist() == raw
+
+
+def test_ranks_are_the_newest_word_or_the_sum() -> None:
+    """Parents at 10 and dead; words 1 and 2."""
+    total_BK = torch.tensor([[10.0, NEVER]])
+    words_BKC = torch.tensor([[[1.0, 2.0], [1.0, 2.0]]])
+    assert LastScore().rank(total_BK, words_BKC).tolist() == [[[1.0, 2.0], [NEVER, NEVER]]]
+    assert ScoreSum().rank(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
+    assert LogprobSum(1.0).rank(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
+
+
+@given(
+    total=st.floats(-30, 0),
+    later=st.lists(st.floats(-5, 0), min_size=1, max_size=4),
+    length=st.integers(1, 5),
+    power=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+)
+@settings(max_examples=100)
+def test_the_bound_of_log_probabilities_is_never_exceeded(
+    total: float, later: list[float], length: int, power: float
+) -> None:
+    """Whatever log-probabilities follow, and wherever before the limit the prefix ends."""
+    rule = LogprobSum(power)
+    limit = length + len(later)
+    bound = rule.bound(torch.tensor([total], dtype=torch.float64), torch.tensor([limit])).item()
+    for more in range(1, len(later) + 1):
+        ended = torch.tensor([[total + sum(later[:more])]], dtype=torch.float64)
+        assert rule.finished(ended, length + more).item() <= bound + 1e-12
+
+
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum()])
+def test_raw_scores_have_no_bound_while_a_prefix_is_alive(rule: ScoreRule) -> None:
+    bound_B = rule.bound(torch.tensor([-3.0, NEVER]), torch.tensor([4, 4]))
+    assert bound_B.tolist() == [math.inf, NEVER]
+
+
+def test_length_power_divides_by_a_power_of_the_length() -> None:
+    """-6 / 4^0 = -6, -6 / 4^0.5 = -3, -6 / 4^1 = -1.5."""
+    total_BK = torch.tensor([[-6.0]])
+    assert [LogprobSum(p).finished(total_BK, 4).item() for p in (0.0, 0.5, 1.0)] == [-6.0, -3.0, -1.5]
+
+
+def test_stop_top_returns_ended_prefixes_down_to_the_first_that_goes_on() -> None:
+    """Places 0 and 1 have ended, 2 goes on, 3 has ended below it: the first two are returned, in their order."""
+    total_BK = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+    ended_BK = torch.tensor([[True, True, False, True]])
+    priority_K = StopTop().priority(LastScore(), total_BK, ended_BK, 5)[0].tolist()
+    assert priority_K[0] > priority_K[1] > NEVER
+    assert priority_K[2:] == [NEVER, NEVER]
+
+
+def test_stop_top_puts_earlier_steps_first() -> None:
+    total_BK, ended_BK = torch.tensor([[4.0, 3.0]]), torch.tensor([[True, True]])
+    early = StopTop().priority(LastScore(), total_BK, ended_BK, 1)
+    late = StopTop().priority(LastScore(), total_BK + 100, ended_BK, 2)
+    assert early.min() > late.max()
+
+
+def test_stop_best_ranks_ended_prefixes_by_their_normalised_rank() -> None:
+    """At t = 3 there are 4 words: -6 / 4 = -1.5."""
+    total_BK, ended_BK = torch.tensor([[-2.0, -6.0]]), torch.tensor([[False, True]])
+    assert StopBest().priority(LogprobSum(1.0), total_BK, ended_BK, 3).tolist() == [[NEVER, -1.5]]
+
+
+def test_finished_keeps_the_n_of_highest_priority() -> None:
+    """Step 0 brings 5 and 1, step 1 brings 3 and 4: of two places, 5 (step 0, place 0) and 4 (step 1, place 1)."""
+    never = torch.zeros(1, 2)
+    finished = Finished.empty(1, 2, like=never)
+    finished = finished.add(torch.tensor([[5.0, 1.0]]), torch.tensor([[50.0, 10.0]]), 0)
+    finished = finished.add(torch.tensor([[3.0, 4.0]]), torch.tensor([[30.0, 40.0]]), 1)
+    assert finished.priority_BN.tolist() == [[5.0, 4.0]]
+    assert finished.rank_BN.tolist() == [[50.0, 40.0]]
+    assert finished.time_BN.tolist() == [[0, 1]]
+    assert finished.place_BN.tolist() == [[0, 1]]
+
+
+def test_a_search_is_over_when_nothing_alive_can_enter_the_n_kept() -> None:
+    """Kept: -1. Alive at -2 cannot win any more, alive at -0.5 can; with nothing alive it is over in any case."""
+    kept = Finished.empty(3, 1, like=torch.zeros(3, 1)).add(torch.full((3, 1), -1.0), torch.full((3, 1), -1.0), 0)
+    alive_BK = torch.tensor([[-2.0], [-0.5], [NEVER]])
+    over_B = kept.over(StopBest(), LogprobSum(), alive_BK, torch.tensor([9, 9, 9]))
+    assert over_B.tolist() == [True, False, True]
+    never_over_B = kept.over(StopBest(), LastScore(), alive_BK, torch.tensor([9, 9, 9]))
+    assert never_over_B.tolist() == [False, False, True]

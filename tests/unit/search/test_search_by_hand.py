@@ -1,0 +1,237 @@
+"""The search at cases small enough to work out by hand; the arithmetic stands in the docstrings."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from argbeam.data.batches import make_batch
+from argbeam.data.vocabulary import EOS, PAD
+from argbeam.search.result import SearchResult
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
+from oracles import ToyModel, Words, brute_force_beam, example_of, last_score
+from toy_cases import beams_of, sequences
+
+# Words are 4, 5, 6 = a, b, c; scores are given by (prefix, word), all others are -100.
+
+A, B, C = 4, 5, 6
+
+
+def search_table(
+    table: dict[tuple[Words, int], float],
+    *,
+    beam: int,
+    length: int,
+    rule: ScoreRule | None = None,
+    stop: Stop | None = None,
+    n_best: int = 1,
+    steps: int = 0,
+    missing: float = -100.0,
+) -> SearchResult:
+    batch = make_batch([example_of([A] * length)])
+    model = ToyModel(7, table=table, missing=missing)
+    return beam_search(
+        model,
+        model.encode(batch, None),
+        Unconstrained(7, stop is not None).start(batch),
+        beam_size=beam,
+        length_B=torch.tensor([length]),
+        steps=max(steps, length),
+        rule=rule or LastScore(),
+        stop=stop,
+        n_best=n_best,
+    )
+
+
+def test_stop_top_returns_the_top_ranked_prefix_that_ends() -> None:
+    """Step 1 keeps a (2.0) and b (1.0). Step 2: a </s> 3.0 is above b c 2.5, so the search ends there,
+    although b c </s> would score 9.0 at step 3."""
+    table = {((), A): 2.0, ((), B): 1.0, ((A,), EOS): 3.0, ((B,), C): 2.5, ((B, C), EOS): 9.0}
+    result = search_table(table, beam=2, length=4, stop=StopTop())
+    assert sequences(result, 0) == [(A, EOS)]
+    assert result.rank_BN.tolist() == [[3.0]]
+    assert result.finished_BN.tolist() == [[True]]
+
+
+def test_an_ended_prefix_below_the_top_gives_up_its_place() -> None:
+    """Step 1 keeps a (2.0) and </s> (1.5); </s> is not on top and leaves, so that a alone goes on. Step 2
+    keeps a b (1.0) and a c (0.5); step 3: a c </s> 2.0 against a b c 1.0."""
+    table = {
+        ((), A): 2.0,
+        ((), EOS): 1.5,
+        ((A,), B): 1.0,
+        ((A,), C): 0.5,
+        ((A, B), C): 1.0,
+        ((A, C), EOS): 2.0,
+    }
+    result = search_table(table, beam=2, length=4, stop=StopTop())
+    assert sequences(result, 0) == [(A, C, EOS)]
+    assert [prefix for prefix, _ in beams_of(result, 0)[1]] == [(A, B), (A, C)]
+
+
+@pytest.mark.parametrize("stop", [StopTop(), StopBest()])
+def test_a_search_that_hits_the_limit_returns_its_top_prefix_marked_unfinished(stop: Stop) -> None:
+    """a 1.0, then a b 1.0, and the limit is 2; no prefix with an end symbol was on a beam of 1."""
+    table = {((), A): 1.0, ((A,), B): 1.0, ((A,), C): 0.5}
+    result = search_table(table, beam=1, length=2, stop=stop, steps=5)
+    assert sequences(result, 0) == [(A, B)]
+    assert result.finished_BN.tolist() == [[False]]
+    assert result.dead_B.tolist() == [False]
+    assert result.length_BN.tolist() == [[2]]
+
+
+def test_n_best_under_stop_top_comes_in_the_order_of_ending() -> None:
+    """Step 1: </s> 3.0 is on top and is returned first; behind it a 2.0. Step 2: a </s> 9.0 is on top and
+    second, though its score is better than the first's. a b 1.0 goes on, and a b </s> 0.5 is third."""
+    table = {
+        ((), EOS): 3.0,
+        ((), A): 2.0,
+        ((A,), EOS): 9.0,
+        ((A,), B): 1.0,
+        ((A, B), EOS): 0.5,
+        ((A, B), C): 0.2,
+    }
+    result = search_table(table, beam=3, length=4, stop=StopTop(), n_best=3)
+    assert sequences(result, 0) == [(EOS,), (A, EOS), (A, B, EOS)]
+    assert result.rank_BN.tolist() == [[3.0, 9.0, 0.5]]
+
+
+def test_stop_best_returns_the_end_symbol_with_the_best_score() -> None:
+    """</s> 3.0 is on top at step 1, a </s> has 1.0 at step 2, a b </s> 5.0 at step 3: the last one wins."""
+    table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 1.0, ((A,), B): 0.5, ((A, B), EOS): 5.0}
+    result = search_table(table, beam=2, length=4, stop=StopBest(), n_best=3)
+    assert sequences(result, 0) == [(A, B, EOS), (EOS,), (A, EOS)]
+    assert result.rank_BN.tolist() == [[5.0, 3.0, 1.0]]
+
+
+def log_table(probabilities: dict[tuple[Words, int], float]) -> dict[tuple[Words, int], float]:
+    """Probabilities that sum to 1 after each prefix, as logarithms: their softmax is themselves."""
+    return {key: math.log(p) for key, p in probabilities.items()}
+
+
+def test_length_power_changes_the_winner() -> None:
+    """p(</s>) = 0.4, and p(a) p(</s> | a) = 0.6 * 0.6 = 0.36 is less; but log 0.36 / 2 = -0.511 per word is
+    above log 0.4 = -0.916."""
+    table = log_table({((), EOS): 0.4, ((), A): 0.6, ((A,), EOS): 0.6, ((A,), B): 0.4, ((A, B), C): 1.0})
+    by_sum = search_table(table, beam=2, length=3, rule=LogprobSum(), stop=StopBest())
+    by_mean = search_table(table, beam=2, length=3, rule=LogprobSum(1.0), stop=StopBest())
+    assert sequences(by_sum, 0) == [(EOS,)]
+    assert sequences(by_mean, 0) == [(A, EOS)]
+    assert by_sum.rank_BN.item() == pytest.approx(math.log(0.4))
+    assert by_mean.rank_BN.item() == pytest.approx(math.log(0.36) / 2)  # a rank is what the search sorts by
+
+
+def test_log_probabilities_stop_when_nothing_on_the_beam_can_win() -> None:
+    """p(</s>) = 0.7 at step 1 and p(a) = 0.3: no continuation of a can exceed 0.3, so the beam holds still
+    (PAD) at step 2 although the limit is 3."""
+    table = log_table({((), EOS): 0.7, ((), A): 0.3, ((A,), EOS): 0.9, ((A,), B): 0.1})
+    result = search_table(table, beam=2, length=3, rule=LogprobSum(), stop=StopBest())
+    assert sequences(result, 0) == [(EOS,)]
+    assert result.beams.tokens_TBJ[1:].eq(PAD).all()
+
+
+def test_a_beam_wider_than_the_vocabulary_leaves_places_empty() -> None:
+    """Seven words, of which UNK, a, b, c may occur: 4 prefixes at step 1, 16 at step 2, on a beam of 20."""
+    result = search_table({((), A): 1.0, ((A,), B): 3.0, ((B,), C): 2.0}, beam=20, length=2, n_best=20)
+    assert [len(kept) for kept in beams_of(result, 0)] == [4, 16]
+    assert sequences(result, 0)[:2] == [(A, B), (B, C)]
+    assert result.finished_BN.sum() == 16
+
+
+@pytest.mark.parametrize("beam", [1, 2, 9])
+def test_a_sentence_of_one_word_is_that_word(beam: int) -> None:
+    """Ordering a source of one word, and parsing it: 2 * 1 - 1 = 1 symbol."""
+    batch = make_batch([example_of([A], source=[A])])
+    model = ToyModel(9)
+    for successors in (Permutation(), ShiftReduce(9, 2)):
+        result = beam_search(
+            model,
+            model.encode(batch, None),
+            successors.start(batch),
+            beam_size=beam,
+            length_B=torch.tensor([1]),
+            steps=1,
+            rule=LastScore(),
+        )
+        assert sequences(result, 0) == [(A,)]
+        assert result.finished_BN[0, 0]
+
+
+@dataclass(frozen=True)
+class DeadEnd:
+    """Choices that end after `left` words, each of which may be any ordinary word."""
+
+    vocabulary: int
+    left_N: torch.Tensor
+    candidates_BC: None = None
+
+    def allowed(self) -> torch.Tensor:
+        return (self.left_N > 0)[:, None] & (torch.arange(self.vocabulary) >= 4)
+
+    def advance(self, tokens_N: torch.Tensor) -> "DeadEnd":
+        return DeadEnd(self.vocabulary, self.left_N - 1)
+
+    def select(self, rows_N: torch.Tensor) -> "DeadEnd":
+        return DeadEnd(self.vocabulary, self.left_N[rows_N])
+
+
+@pytest.mark.parametrize("stop", [None, StopTop(), StopBest()])
+@pytest.mark.parametrize("beam", [1, 3, 30])
+def test_a_dead_end_is_reported_and_the_prefix_before_it_returned(stop: Stop | None, beam: int) -> None:
+    """Three words are wanted; the first sentence may have two, the second three, the third none at all."""
+    batch = make_batch([example_of([A] * 3, sentence=i) for i in range(3)])
+    model = ToyModel(7, scale=3.0)
+    result = beam_search(
+        model,
+        model.encode(batch, None),
+        DeadEnd(7, torch.tensor([2, 3, 0])),
+        beam_size=beam,
+        length_B=torch.tensor([3, 3, 3]),
+        steps=3,
+        rule=LastScore(),
+        stop=stop,
+    )
+    assert result.dead_B.tolist() == [True, False, True]
+    assert result.finished_BN[:, 0].tolist() == [False, stop is None, False]
+    for b, length in enumerate([2, 3, 0]):
+        best = brute_force_beam(lambda prefix: [A, B, C], last_score(model, b), beam=beam, length=length)
+        assert sequences(result, b) == best.sequences
+
+
+@dataclass(frozen=True)
+class EndOrDie:
+    """Any word at first, then nothing: what has not ended by then dies."""
+
+    first_N: torch.Tensor
+    candidates_BC: None = None
+
+    def allowed(self) -> torch.Tensor:
+        return self.first_N[:, None] & (torch.arange(6) >= EOS)
+
+    def advance(self, tokens_N: torch.Tensor) -> "EndOrDie":
+        return EndOrDie(torch.zeros_like(self.first_N))
+
+    def select(self, rows_N: torch.Tensor) -> "EndOrDie":
+        return EndOrDie(self.first_N[rows_N])
+
+
+def test_what_dies_after_something_has_finished_is_no_dead_end() -> None:
+    """Beam 2, stop best: `</s>` 1.0 ends at once, `a` 2.0 goes on and dies. The result is finished, and not dead."""
+    model = ToyModel(6, table={((), EOS): 1.0, ((), A): 2.0})
+    batch = make_batch([example_of([A, A])])
+    result = beam_search(
+        model,
+        model.encode(batch, None),
+        EndOrDie(torch.tensor([True])),
+        beam_size=2,
+        length_B=torch.tensor([3]),
+        steps=3,
+        rule=LastScore(),
+        stop=StopBest(),
+    )
+    assert result.tokens_BNT[0, 0].tolist() == [EOS, PAD, PAD]
+    assert (result.finished_BN.tolist(), result.dead_B.tolist()) == ([[True]], [False])

@@ -1,0 +1,153 @@
+"""Choices against the same rules over lists, and against checkers that know whole sequences only."""
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import BOS, EOS, PAD
+from argbeam.errors import DataError
+from argbeam.search.successors import Choices, Permutation, ShiftReduce, Successors, Unconstrained, check_gold
+from oracles import Next, Words, enumerate_sequences, example_of, permutation, shift_reduce
+
+
+def words_allowed(choices: Choices, sentences: int) -> list[list[int]]:
+    """For each row the words its mask admits; a word that two columns admit would stand twice."""
+    allowed_NC = choices.allowed()
+    candidates_BC = choices.candidates_BC
+    if candidates_BC is None:
+        return [[word for word, yes in enumerate(row) if yes] for row in allowed_NC.tolist()]
+    rows = allowed_NC.shape[0] // sentences
+    words_NC = candidates_BC.repeat_interleave(rows, dim=0)
+    return [
+        sorted(word for word, yes in zip(words, row, strict=True) if yes)
+        for words, row in zip(words_NC.tolist(), allowed_NC.tolist(), strict=True)
+    ]
+
+
+def reachable(successors: Successors, batch: Batch, length: int) -> set[Words]:
+    """Every sequence of this length that the choices of a batch of one sentence admit."""
+    frontier: list[tuple[Words, Choices]] = [((), successors.start(batch))]
+    for _ in range(length):
+        frontier = [
+            ((*prefix, word), choices.advance(torch.tensor([word])))
+            for prefix, choices in frontier
+            for word in words_allowed(choices, 1)[0]
+        ]
+    return {prefix for prefix, _ in frontier}
+
+
+@pytest.mark.parametrize("end_symbol", [True, False])
+def test_unconstrained_admits_all_words_but_pad_and_bos(end_symbol: bool) -> None:
+    batch = make_batch([example_of([4]), example_of([4])])
+    choices = Unconstrained(7, end_symbol).start(batch).select(torch.tensor([1, 0, 0]))
+    for _ in range(2):
+        allowed = words_allowed(choices, 2)
+        assert all(PAD not in row and BOS not in row and (EOS in row) == end_symbol for row in allowed)
+        assert all(len(row) == 7 - (2 if end_symbol else 3) for row in allowed)
+        choices = choices.advance(torch.tensor([4, 5, 6]))
+
+
+@pytest.mark.parametrize("source", [[4], [4, 5], [5, 4, 5], [4, 4, 4], [4, 5, 5, 4], [7, 6, 5, 4, 7]])
+def test_permutation_reaches_every_order_of_the_source_and_nothing_else(source: list[int]) -> None:
+    """Python's own permutations, as a set: words that repeat count once."""
+    batch = make_batch([example_of(source, source=source)], source_length=len(source) + 2)
+    assert reachable(Permutation(), batch, len(source)) == set(itertools.permutations(source))
+
+
+def test_a_repeated_word_is_one_candidate_with_a_count() -> None:
+    """Source b a b: columns b a b with counts 2 1 0."""
+    choices = Permutation().start(make_batch([example_of([], source=[5, 4, 5])]))
+    assert choices.left_NC.tolist() == [[2, 1, 0]]
+    after = choices.advance(torch.tensor([5]))
+    assert after.allowed().tolist() == [[True, True, False]]
+    assert after.advance(torch.tensor([5])).allowed().tolist() == [[False, True, False]]
+
+
+def is_parse(symbols: Words, source: list[int], first_action: int) -> bool:
+    """Run the symbols on a stack of numbers and see whether one item is left and all words are read."""
+    stack: list[int] = []
+    waiting = list(source)
+    for symbol in symbols:
+        if symbol >= first_action:
+            if len(stack) < 2:
+                return False
+            stack.pop()
+        else:
+            if not waiting or waiting.pop(0) != symbol:
+                return False
+            stack.append(symbol)
+    return not waiting and len(stack) == 1
+
+
+@pytest.mark.parametrize("words", [1, 2, 3, 4])
+@pytest.mark.parametrize("actions", [1, 2])
+def test_shift_reduce_reaches_every_parse_and_nothing_else(words: int, actions: int) -> None:
+    """All sequences of 2n - 1 symbols over the distinct words and actions go through the checker: for n words
+    Catalan(n - 1) trees of shifts, times actions^(n - 1) labels."""
+    source = [4, 5, 4, 6][:words]
+    vocabulary = 7 + actions
+    symbols = sorted(set(source)) + list(range(7, vocabulary))
+    parses = {
+        sequence
+        for sequence in itertools.product(symbols, repeat=2 * words - 1)
+        if is_parse(sequence, source, first_action=7)
+    }
+    catalan = [1, 1, 2, 5][words - 1]
+    assert len(parses) == catalan * actions ** (words - 1)
+    batch = make_batch([example_of([], source=source)], source_length=words + 1)
+    assert reachable(ShiftReduce(vocabulary, actions), batch, 2 * words - 1) == parses
+
+
+@given(
+    sources=st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=4), min_size=1, max_size=3),
+    parsing=st.booleans(),
+    rows=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(max_examples=60)
+def test_rows_go_their_own_ways_and_select_moves_them(
+    sources: list[list[int]], parsing: bool, rows: int, data: st.DataObject
+) -> None:
+    """Random walks with random selections within each sentence, every row beside its prefix as a list."""
+    batch = make_batch([example_of([], source=source) for source in sources])
+    successors: Successors = ShiftReduce(9, 2) if parsing else Permutation()
+    loops: list[Next] = [
+        shift_reduce(source, vocabulary=9, actions=2) if parsing else permutation(source) for source in sources
+    ]
+    start = torch.arange(len(sources)).repeat_interleave(rows)
+    choices = successors.start(batch).select(start)
+    prefixes: list[Words] = [()] * (rows * len(sources))
+    steps = min(2 * len(source) - 1 if parsing else len(source) for source in sources)
+    for _ in range(steps):
+        expected = [sorted(loops[n // rows](prefix)) for n, prefix in enumerate(prefixes)]
+        assert words_allowed(choices, len(sources)) == expected
+        parents = [n // rows * rows + data.draw(st.integers(0, rows - 1)) for n in range(len(prefixes))]
+        if not all(expected):
+            return
+        tokens = [data.draw(st.sampled_from(expected[parent])) for parent in parents]
+        choices = choices.select(torch.tensor(parents)).advance(torch.tensor(tokens))
+        prefixes = [(*prefixes[parent], token) for parent, token in zip(parents, tokens, strict=True)]
+
+
+def test_the_loops_over_lists_know_the_same_sequences() -> None:
+    """The oracle itself against Python's permutations and the parse checker."""
+    source = [4, 5, 4]
+    assert set(enumerate_sequences(permutation(source), length=3)) == set(itertools.permutations(source))
+    parses = enumerate_sequences(shift_reduce(source, vocabulary=9, actions=2), length=5)
+    assert len(parses) == 2 * 2**2
+    assert all(is_parse(parse, source, first_action=7) for parse in parses)
+    assert all(Counter(word for word in parse if word < 7) == Counter(source) for parse in parses)
+
+
+def test_gold_outside_the_constraint_is_a_data_error() -> None:
+    """Source 4 5: gold 5 4 is a permutation of it; gold 4 7 is not, and its second word is named."""
+    good, bad = Example((4, 5), (5, 4), 0), Example((4, 5), (4, 7), 3)
+    check_gold(Permutation(), make_batch([good]))
+    check_gold(Unconstrained(8, end_symbol=False), make_batch([good, bad], size=3))
+    with pytest.raises(DataError, match=r"^sentence 3: gold word 2 \(number 7\) is not a valid successor"):
+        check_gold(Permutation(), make_batch([good, bad], size=3))

@@ -1,0 +1,534 @@
+"""Recipes: what loads, what every error says, JSON and differences."""
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from argbeam.errors import ConfigError
+from argbeam.settings import BsoLoss, ConvModel, GeneratedData, LstmLmModel, LstmModel, Recipe
+from argbeam.settings.listing import describe
+from argbeam.settings.recipe_files import (
+    difference,
+    in_short,
+    load_recipe,
+    parse_recipe,
+    recipe_from_json,
+    recipe_to_json,
+)
+
+TEXT = """
+name = "ConBSO"
+
+[task]
+kind = "word_ordering"
+
+[data]
+kind = "generated"
+train = 100
+dev = 20
+test = 20
+
+[model]
+kind = "lstm"
+layers = 2
+dropout = 0
+
+[stages.pretrain]
+epochs = 10
+keep = "perplexity"
+loss = { kind = "cross_entropy" }
+optimizer = { kind = "adagrad", encoder = 0.02, decoder = 0.01, output = 0.2 }
+
+[stages.bso]
+epochs = 39
+
+[stages.bso.loss]
+kind = "bso"
+train_beam = 6
+constrained = true
+
+[stages.bso.optimizer]
+kind = "adagrad"
+encoder = 0.02
+decoder = 0.02
+output = 1
+"""
+
+
+def mapping() -> dict[str, Any]:
+    return tomllib.loads(TEXT)
+
+
+def translation() -> dict[str, Any]:
+    table = mapping()
+    table["task"] = {"kind": "translation"}
+    files = {"train_source": ["a"], "train_target": ["b"], "dev_source": ["c"], "dev_target": ["d"]}
+    table["data"] = {"kind": "parallel", **files}
+    table["stages"]["bso"]["loss"]["constrained"] = False
+    return table
+
+
+def message(table: dict[str, Any], *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_recipe(table, overrides, where="x.toml")
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_a_file_loads_with_defaults_and_integers_for_floats(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(TEXT)
+    recipe = load_recipe(path)
+    assert (recipe.name, recipe.seed) == ("ConBSO", 1)
+    assert recipe.data == GeneratedData(train=100, dev=20, test=20)
+    assert recipe.model == LstmModel(layers=2, dropout=0.0)
+    assert type(recipe.stages["bso"].optimizer.output) is float
+    assert recipe.stages["bso"].loss == BsoLoss(train_beam=6, constrained=True)
+    assert recipe.stages["bso"].optimizer.epsilon == 1e-10
+    assert recipe.runtime.checkpoint_every == 500
+
+
+def test_the_order_of_the_tables_is_the_order_of_the_stages() -> None:
+    table = mapping()
+    assert list(parse_recipe(table).stages) == ["pretrain", "bso"]
+    table["stages"] = dict(reversed(table["stages"].items()))
+    assert list(parse_recipe(table).stages) == ["bso", "pretrain"]
+    assert list(recipe_from_json(recipe_to_json(parse_recipe(table))).stages) == ["bso", "pretrain"]
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    recipe = parse_recipe(mapping())
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.model.hidden = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("name=foo", "foo"),
+        ("name = foo bar", "foo bar"),
+        ('name="12"', "12"),
+        ("name=a=b", "a=b"),
+        ("name=2016-11-01", "2016-11-01"),
+        ("seed=7", 7),
+        ("stages.bso.loss.train_beam=11", 11),
+        ("stages.bso.loss.margin=2", 2.0),
+        ("model.input_feeding=false", False),
+        ("runtime.device=cpu", "cpu"),
+        ("decode.length_extra=5", 5),
+    ],
+)
+def test_an_override_is_a_toml_value_or_a_bare_word(override: str, value: object) -> None:
+    table = mapping()
+    found: Any = parse_recipe(table, [override])
+    for key in override.partition("=")[0].strip().split("."):
+        found = found[key] if isinstance(found, dict) else getattr(found, key)
+    assert found == value
+    assert type(found) is type(value)
+    assert table == mapping()
+
+
+def test_overrides_take_lists_tables_and_whole_stages_and_the_last_one_wins() -> None:
+    recipe = parse_recipe(
+        mapping(),
+        [
+            "data={kind = 'text', train = ['z'], dev = ['d']}",
+            'data.train=["a","b"]',
+            "stages.more={epochs=1, loss={kind='cross_entropy'}, optimizer={encoder=1,decoder=1,output=1}}",
+            "seed=2",
+            "seed=3",
+        ],
+    )
+    assert recipe.data.train == ["a", "b"]  # type: ignore[union-attr]
+    assert list(recipe.stages) == ["pretrain", "bso", "more"]
+    assert recipe.seed == 3
+
+
+MESSAGES = [
+    ("model.hiden=3", "--set: unknown key model.hiden; did you mean model.hidden?"),
+    (
+        "batch.zzz=3",
+        "--set: unknown key batch.zzz; accepted: size, round_source, round_target",
+    ),
+    (
+        "stages.bso.loss.train_beem=3",
+        "--set: unknown key stages.bso.loss.train_beem; did you mean stages.bso.loss.train_beam?",
+    ),
+    (
+        'stages={"a b" = {}}',
+        '--set: stages.a b = "a b": a stage\'s name has letters, digits, - and _ only (and 3 more)',
+    ),
+    ("stages.bsoo.epochs=3", "--set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean stages.bso?"),
+    ("stages.zzz.epochs=3", "--set stages.zzz.epochs=3: unknown key stages.zzz; accepted: pretrain, bso"),
+    ("stages={}", "--set: stages is empty: at least one is needed"),
+    ("stages=3", "--set: stages = 3: found a whole number, accepted: a table"),
+    ("stages.bso=3", "--set: stages.bso = 3: found a whole number, accepted: a table"),
+    ("model.dropout=1.5", "--set: model.dropout = 1.5: must be at least 0 and less than 1"),
+    ("model.dropout=nan", "--set: model.dropout = NaN: must be a finite number"),
+    ("model.vectors_scale=0", "--set: model.vectors_scale = 0: must be more than 0"),
+    (
+        "model.hidden=big",
+        '--set: model.hidden = "big": found a string, accepted: a whole number at least 1 and at most 1000000',
+    ),
+    (
+        "model.hidden=2.0",
+        "--set: model.hidden = 2.0: found a number, accepted: a whole number at least 1 and at most 1000000",
+    ),
+    (
+        "model.hidden=true",
+        "--set: model.hidden = true: found true or false, accepted: a whole number at least 1 and at most 1000000",
+    ),
+    (
+        "model.init=true",
+        "--set: model.init = true: found true or false, accepted: a number at least 0 and at most 1000",
+    ),
+    (
+        "model.input_feeding=1",
+        "--set: model.input_feeding = 1: found a whole number, accepted: true or false",
+    ),
+    ("model=[]", "--set: model = [...]: found a list, accepted: a table"),
+    ("model.vectors=3", "--set: model.vectors = 3: found a whole number, accepted: a string"),
+    ("model=3", "--set: model = 3: found a whole number, accepted: a table"),
+    ("model.kind=transformer", '--set: model.kind = "transformer": must be one of lstm, lstm_lm, conv'),
+    ("model.kind=lstm_ml", '--set: model.kind = "lstm_ml": must be one of lstm, lstm_lm, conv; did you mean lstm_lm?'),
+    (
+        "model={kind='lstm_lm', input_feeding=true}",
+        "--set: unknown key model.input_feeding; accepted: layers, hidden, "
+        "embedding, dropout, init, vectors, vectors_scale, kind",
+    ),
+    (
+        "model={kind='conv', window=4}",
+        "--set: model.window = 4: must be odd: as many words to the left as to the right",
+    ),
+    (
+        "runtime.device=cude",
+        '--set: runtime.device = "cude": must be one of cpu, cuda, auto; did you mean cuda?',
+    ),
+    (
+        "runtime.device=gpu",
+        '--set: runtime.device = "gpu": must be one of cpu, cuda, auto; did you mean cuda?',
+    ),
+    ("runtime.device=3", "--set: runtime.device = 3: must be one of cpu, cuda, auto"),
+    (
+        "task.kind=parsin",
+        '--set: task.kind = "parsin": must be one of word_ordering, parsing, translation; did you mean parsing?',
+    ),
+    ("task.kind=[1]", "--set: task.kind = [...]: must be one of word_ordering, parsing, translation"),
+    ("task={}", '--set: missing key task.kind, one of "word_ordering", "parsing", "translation"'),
+    ("task=3", "--set: task = 3: found a whole number, accepted: a table"),
+    ("name=' '", '--set: name = " ": must be a printable name, not empty'),
+    (r'name="a\nb"', r'--set: name = "a\nb": must be a printable name, not empty'),
+    ("seed=-1", "--set: seed = -1: must be at least 0 and less than 9223372036854775808"),
+    (
+        "stages.bso.loss.start_beam=7",
+        "x.toml: stages.bso.loss: start_beam = 7 is more than train_beam = 6; it must not be",
+    ),
+    ("text.min_length=61", "x.toml: text: min_length = 61 is more than max_length = 60; nothing fits"),
+    ("text.subwords=8000", "x.toml: text.subwords = 8000: only for translation; 0 for word_ordering"),
+    ("decode.length_power=-1", '--set: decode.length_power = -1: must be a number at least 0, or "dev"'),
+    ("decode.length_power=test", '--set: decode.length_power = "test": must be a number at least 0, or "dev"'),
+    ("decode.length_power=nan", '--set: decode.length_power = NaN: must be a number at least 0, or "dev"'),
+    (
+        "decode.length_power=dev",
+        'x.toml: decode.length_power = "dev": only for models that sum log-probabilities; must be 0 after bso, '
+        "the loss of stages.bso",
+    ),
+    (
+        "decode.length_power=1",
+        "x.toml: decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 after bso, "
+        "the loss of stages.bso",
+    ),
+    (
+        "data={kind='tsv', train=['a'], dev=['b']}",
+        'x.toml: data.kind = "tsv": not for word_ordering; one of generated, text, conllu, conllx',
+    ),
+    (
+        "data={kind='text', train=['a', 3], dev=['b']}",
+        "--set: data.train[1] = 3: found a whole number, accepted: a string",
+    ),
+    (
+        "data={kind='text', train='a', dev=['b']}",
+        '--set: data.train = "a": found a string, accepted: a list of strings',
+    ),
+    ("data={kind='text', train=[], dev=['b']}", "--set: data.train is empty: at least one is needed"),
+    (
+        "data={kind='text', train=['a'], dev=['']}",
+        '--set: data.dev[0] = "": must be a path, not empty and without NUL',
+    ),
+    ("data={kind='text', train=['a']}", "--set: missing key data.dev, a list of strings"),
+    ("model.hidden", "--set model.hidden: accepted: key=value, such as model.hidden=512"),
+    ("model..hidden=3", "--set model..hidden=3: accepted: key=value, such as model.hidden=512"),
+    ("name=[1", "--set name=[1: the value is neither TOML nor a bare word"),
+    ("name=", "--set name=: the value is neither TOML nor a bare word"),
+    ("seed=3\nb=4", r'--set "seed=3\nb=4": one value is accepted, found 2'),
+    ("name.x=3", "--set name.x=3: name is a string, accepted: a table"),
+]
+
+
+@pytest.mark.parametrize(("override", "expected"), MESSAGES)
+def test_an_override_that_is_not_accepted_is_explained(override: str, expected: str) -> None:
+    assert message(mapping(), override) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"task": {"kind": "word_ordering"}}, "word_ordering reads tokenised text"),
+        ({"task": {"kind": "translation"}, "text": {"subwords": 100}}, "SentencePiece reads raw text"),
+    ],
+)
+def test_a_tokenizer_that_would_not_be_used_is_refused(table: dict[str, Any], reason: str) -> None:
+    whole = {**mapping(), **table, "data": {"kind": "generated", "train": 9, "dev": 9, "test": 9}}
+    whole["text"] = {**table.get("text", {}), "tokenizer": "moses"}
+    whole["stages"] = {"only": mapping()["stages"]["bso"]}
+    assert message(whole) == f'x.toml: text.tokenizer = "moses": {reason}; must be "whitespace"'
+
+
+def test_patience_without_a_figure_to_wait_for_is_refused() -> None:
+    table = mapping()
+    table["stages"]["bso"] |= {"patience": 2, "keep": "last"}
+    assert message(table) == ('x.toml: stages.bso: patience = 2 waits for a better dev figure; keep = "last" has none')
+
+
+def test_an_error_of_the_file_names_the_file_and_the_first_of_several() -> None:
+    table = mapping()
+    table["model"] |= {"hidden": "big", "layers": 0}
+    assert message(table) == "x.toml: model.layers = 0: must be at least 1 and at most 1000 (and 1 more)"
+    del table["name"]
+    assert message(table) == "x.toml: missing key name, a string (and 2 more)"
+
+
+def test_a_misspelt_key_is_named_before_the_missing_one_it_causes() -> None:
+    table = mapping()
+    table["data"]["trian"] = table["data"].pop("train")
+    assert message(table) == "x.toml: unknown key data.trian; did you mean data.train? (and 1 more)"
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "accepted"),
+    [
+        ("parsing", "text", "generated, conllu, conllx"),
+        ("parsing", "tsv", "generated, conllu, conllx"),
+        ("translation", "text", "generated, parallel, tsv, iwslt14"),
+        ("translation", "conllu", "generated, parallel, tsv, iwslt14"),
+    ],
+)
+def test_a_task_takes_its_own_kinds_of_data(task: str, data: str, accepted: str) -> None:
+    table = mapping()
+    table["task"] = {"kind": task}
+    table["data"] = {"kind": data, "train": ["a"], "dev": ["b"]}
+    assert message(table) == f'x.toml: data.kind = "{data}": not for {task}; one of {accepted}'
+
+
+def test_translation_has_subwords_and_no_constraint() -> None:
+    assert parse_recipe(translation(), ["text.subwords=8000"]).text.subwords == 8000
+    assert message(translation(), "stages.bso.loss={kind='crf', constrained=true}") == (
+        "x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false"
+    )
+    assert message(translation(), "stages.bso.loss.constrained=true") == (
+        "x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false"
+    )
+
+
+def test_a_model_is_the_paper_s_unless_its_kind_says_otherwise() -> None:
+    assert parse_recipe(mapping(), ["model={}"]).model == LstmModel()
+    assert parse_recipe(mapping(), ["model={hidden=3}"]).model == LstmModel(hidden=3)
+    assert parse_recipe(mapping(), ["model.kind=lstm_lm"]).model == LstmLmModel(layers=2, dropout=0.0)
+    assert parse_recipe(mapping(), ["model.kind=conv", "model.window=7"]).model == ConvModel(
+        layers=2, dropout=0.0, window=7
+    )
+
+
+def test_a_language_model_reads_no_source_and_does_not_translate() -> None:
+    assert message(translation(), "model.kind=lstm_lm") == (
+        'x.toml: model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
+        "not for translation"
+    )
+
+
+def test_a_length_power_is_a_number_or_chosen_on_dev() -> None:
+    table = mapping()
+    del table["stages"]["bso"]
+    for value, expected in (("1", 1.0), ("0.6", 0.6), ("dev", "dev"), ('"dev"', "dev")):
+        recipe = parse_recipe(table, [f"decode.length_power={value}"])
+        assert recipe.decode.length_power == expected
+        assert type(recipe.decode.length_power) is type(expected)
+        assert recipe_from_json(recipe_to_json(recipe)) == recipe
+
+
+def test_the_two_sides_of_parallel_data_pair_up() -> None:
+    assert message(translation(), "data.test_source=['a']") == (
+        "x.toml: data: test_source has 1 files, test_target 0; they must pair up"
+    )
+
+
+def test_the_two_columns_of_a_tsv_file_differ() -> None:
+    assert message(translation(), "data={kind='tsv', train=['a'], dev=['b'], target_column=0}") == (
+        "--set: data: source_column and target_column are both 0; they must differ"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a = 1\nb = \n", ":2: not TOML: Invalid value"),
+        (b"a = 1\na = 2\n", ":2: not TOML: Cannot overwrite a value"),
+        (b"a = 1\nb", ":2: not TOML: Expected '=' after a key in a key/value pair (at end of document)"),
+        (b"a = " + b"[" * 100_000, ":1: not TOML: maximum recursion depth exceeded"),
+        (
+            b"a = " + b"9" * 5000,
+            ":1: not TOML: Exceeds the limit (4300 digits) for integer string conversion",
+        ),
+        (b"a = '\xff'", ": byte 5 is not UTF-8; a TOML file is expected"),
+    ],
+)
+def test_a_file_that_is_not_toml_is_named_with_its_line(content: bytes, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    assert str(caught.value).startswith(f"{path}{expected}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(tmp_path / "no.toml")
+    assert str(caught.value) == (
+        f"{tmp_path}/no.toml: cannot be read: No such file or directory; a TOML file is expected"
+    )
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_recipe(tmp_path)
+
+
+def test_json_that_is_no_recipe_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^run/recipe.json: not JSON: Expecting value: line 1 column 1"):
+        recipe_from_json("", where="run/recipe.json")
+    with pytest.raises(ConfigError, match=r"^recipe: found a list, accepted: a table$"):
+        recipe_from_json("[]")
+    with pytest.raises(ConfigError, match=r"^recipe: missing key name, a string \(and 3 more\)$"):
+        recipe_from_json("{}")
+
+
+def test_equal_recipes_do_not_differ_and_changes_are_listed_by_key() -> None:
+    recipe = parse_recipe(mapping())
+    assert difference(recipe, parse_recipe(mapping())) == []
+    other = parse_recipe(mapping(), ["model.hidden=512", "name=x", "stages.bso.loss={kind='cross_entropy'}"])
+    lines = difference(recipe, other)
+    assert lines[:2] == ['name: "ConBSO" -> "x"', "model.hidden: 256 -> 512"]
+    assert 'stages.bso.loss.kind: "bso" -> "cross_entropy"' in lines
+    assert "stages.bso.loss.train_beam: 6 -> absent" in lines
+    assert "stages.bso.loss.train_beam: absent -> 6" in difference(other, recipe)
+
+
+def test_another_order_of_stages_is_a_difference() -> None:
+    table = mapping()
+    table["stages"] = dict(reversed(table["stages"].items()))
+    assert difference(parse_recipe(mapping()), parse_recipe(table)) == ["stages: pretrain, bso -> bso, pretrain"]
+
+
+def test_every_setting_is_described_once() -> None:
+    lines = describe()
+    assert len({line.key for line in lines}) == len(lines)
+    assert all(line.meaning and line.type and line.default for line in lines)
+    by_key = {line.key: line for line in lines}
+    assert by_key["model(lstm).dropout"] == (
+        "model(lstm).dropout",
+        "a number at least 0 and less than 1",
+        "0.2",
+        "dropout between layers and on what the output layer reads",
+    )
+    assert by_key["model.kind"][1:3] == ('one of "lstm", "lstm_lm", "conv"', '"lstm"')
+    assert by_key["decode.length_power"].type == 'a number or "dev"'
+    assert by_key["stages.NAME.epochs"].default == "required"
+    assert by_key["stages.NAME.loss(bso).cost"].type == 'one of "zero_one", "sentence_bleu", "authors_bleu"'
+    assert by_key["data.kind"].type.startswith('one of "generated", "text"')
+    assert by_key["data(tsv).test"].default == "[]"
+
+
+def test_every_default_of_the_description_is_accepted() -> None:
+    """Each listed default, given by `--set`, leaves the recipe as it is."""
+    recipe = parse_recipe(mapping(), ["model={}"])
+    for line in describe():
+        if line.default != "required" and not any(mark in line.key for mark in ("(", "NAME")):
+            assert parse_recipe(mapping(), ["model={}", f"{line.key}={line.default}"]) == recipe, line.key
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(
+        ["bso", "parsing", "translation", "text", "tsv", "top", "lstm", "lstm_lm", "conv", "dev", 0, 1, 2, 7]
+    ),
+    st.lists(st.integers() | st.text(max_size=3), max_size=2),
+    st.dictionaries(st.text(max_size=3) | st.just("kind"), st.integers() | st.text(max_size=3), max_size=2),
+)
+
+
+def tables_of(table: dict[str, Any]) -> list[dict[str, Any]]:
+    inner = [found for value in table.values() if isinstance(value, dict) for found in tables_of(value)]
+    return [table, *inner]
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_a_mutated_recipe_loads_and_round_trips_or_gives_one_line(data: st.DataObject) -> None:
+    table = copy.deepcopy(data.draw(st.sampled_from([mapping(), translation()])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        target = data.draw(st.sampled_from(tables_of(table)))
+        keys = st.sampled_from([*sorted(target, key=str), "kind", "seed", "stop"])
+        key = data.draw(keys | st.text(max_size=4) | st.just("[key]"))
+        if data.draw(st.booleans()):
+            target.pop(key, None)
+        else:
+            target[key] = data.draw(values)
+    try:
+        recipe = parse_recipe(table, where="x.toml")
+    except ConfigError as error:
+        text = str(error)
+        assert text.startswith("x.toml: ")
+        assert len(text.splitlines()) == 1
+        assert "pydantic" not in text
+    else:
+        assert recipe_from_json(recipe_to_json(recipe)) == recipe
+
+
+@settings(max_examples=200, deadline=None)
+@given(key=st.sampled_from([line.key.replace("NAME", "bso") for line in describe()]) | st.text(), value=st.text())
+def test_any_override_loads_or_gives_one_line(key: str, value: str) -> None:
+    try:
+        recipe = parse_recipe(mapping(), [f"{key}={value}"])
+    except ConfigError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert isinstance(recipe, Recipe)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rate=st.floats(min_value=0, allow_infinity=False, allow_nan=False),
+    seed=st.integers(0, 2**63 - 1),
+    paths=st.lists(st.text(min_size=1).filter(lambda text: "\0" not in text), min_size=1, max_size=3),
+)
+def test_json_gives_every_number_and_path_back_exactly(rate: float, seed: int, paths: list[str]) -> None:
+    table = mapping()
+    table["seed"] = seed
+    table["data"] = {"kind": "text", "train": paths, "dev": paths}
+    table["stages"]["bso"]["optimizer"]["encoder"] = rate
+    recipe = parse_recipe(table)
+    assert recipe_from_json(recipe_to_json(recipe)) == recipe
+    assert recipe.stages["bso"].optimizer.encoder == rate
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, "a"), (4, "a; b; c; d"), (6, "a; b; c; d and 2 more")])
+def test_a_long_difference_is_told_in_short(number: int, expected: str) -> None:
+    assert in_short(list("abcdef")[:number]) == expected

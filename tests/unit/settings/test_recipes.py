@@ -1,0 +1,105 @@
+"""Every shipped recipe is complete, loads, trains in each of its stages and decodes."""
+
+import lzma
+import tomllib
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from argbeam.data.generated.corpus import FORMATS, GeneratedSentence, sentences
+from argbeam.runs.load import load
+from argbeam.settings import Network, Recipe
+from argbeam.settings.recipe_files import load_recipe
+from argbeam.settings.shipped import purpose, shipped_recipes
+from small_runs import finish, progress_of, texts
+
+RECIPES = shipped_recipes()
+ENDINGS = {"text": "txt", "conllu": "conllu", "conllx": "conllx", "tsv": "tsv", "source": "src", "target": "tgt"}
+SMALL = ("model.hidden=6", "model.embedding=5", "text.min_count=1", "batch.size=2", "runtime.device=cpu")
+
+
+def two_updates(recipe: Path, folder: Path) -> Recipe:
+    """The recipe with a tiny model, one epoch a stage, and four training sentences where it looks for its data."""
+    loaded = load_recipe(recipe)
+    overrides = [*SMALL, *(f"stages.{stage}.epochs=1" for stage in loaded.stages)]
+    if loaded.data.kind == "generated":
+        return load_recipe(recipe, [*overrides, "data.types=200", "data.train=4", "data.dev=2", "data.test=2"])
+    lists = {name: value for name, value in loaded.data.model_dump().items() if isinstance(value, list)}
+    for name, paths in lists.items():
+        split, _, side = name.partition("_")
+        for number, path in enumerate(paths):
+            # Both sides of parallel data draw the same sentences.
+            part = short_sentences(f"{split}{number}", 4 // len(paths) if split == "train" else 1)
+            _write(folder / path, FORMATS[ENDINGS[side or loaded.data.kind]](part))
+    if loaded.model.vectors:
+        _write(folder / loaded.model.vectors, "2 5\n. 1 2 3 4 5\nela 0 1 0 1 0\n")
+    return load_recipe(recipe, [*overrides, f"data.root={folder}"])
+
+
+def short_sentences(name: str, size: int) -> list[GeneratedSentence]:
+    stream = sentences(seed=crc32(name.encode()), types=200)
+    return list(islice((s for s in stream if len(s.words) <= 6), size))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode()
+    path.write_bytes(lzma.compress(data) if path.suffix == ".xz" else data)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains_two_updates_in_each_stage_and_decodes(name: str, tmp_path: Path) -> None:
+    recipe = two_updates(RECIPES[name], tmp_path)
+    events = finish(recipe, tmp_path / "run")
+    assert [(p.stage, p.update, p.updates) for p in progress_of(events)] == [(stage, 2, 2) for stage in recipe.stages]
+    assert any("vectors for" in text for text in texts(events)) == bool(recipe.model.vectors)
+    run = load(tmp_path / "run", device="cpu")
+    lines = [" ".join(item.surface) for item in run.task.read("test").items]
+    assert len(run.decode(lines, beam=2)) == len(lines) > 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_is_and_leaves_no_stage_to_defaults(name: str) -> None:
+    words = purpose(RECIPES[name]).split()
+    assert len(words) > 4 and words[-1].endswith(".")
+    table = tomllib.loads(RECIPES[name].read_text(encoding="utf-8"))
+    assert {"name", "task", "data", "model", "batch", "stages"} <= set(table)
+    for stage in table["stages"].values():
+        assert {"epochs", "loss", "optimizer"} <= set(stage)
+        assert "kind" in stage["loss"]
+        assert {"encoder", "decoder", "output"} <= set(stage["optimizer"])
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("demo/")])
+def test_a_recipe_of_the_paper_states_what_the_paper_does(name: str) -> None:
+    """Seed, beams, margin, cost, what is kept and how epochs are chosen are written out, not left to defaults."""
+    table = tomllib.loads(RECIPES[name].read_text(encoding="utf-8"))
+    assert {"seed", "text", "decode"} <= set(table)
+    assert {"layers", "hidden", "embedding", "dropout"} <= set(table["model"])
+    for stage in table["stages"].values():
+        assert {"keep"} <= set(stage)
+        if stage["loss"]["kind"] == "bso":
+            assert {"train_beam", "start_beam", "epochs_per_beam", "margin", "cost"} <= set(stage["loss"])
+        if stage["loss"]["kind"] == "crf":
+            assert {"train_beam", "start_beam", "epochs_per_beam", "constrained", "normalise"} <= set(stage["loss"])
+
+
+@pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])
+def test_the_systems_of_a_task_differ_in_their_stages_and_in_what_model_they_are(task: str) -> None:
+    """What is compared in a table has the same data, text and batches, and models of the same sizes."""
+    recipes = [load_recipe(path) for name, path in RECIPES.items() if name.startswith(f"{task}/")]
+    assert len(recipes) >= 3
+    for part in ("task", "data", "text", "batch", "decode"):
+        assert _all_equal([getattr(recipe, part) for recipe in recipes]), part
+    for size in Network.model_fields:
+        assert _all_equal([getattr(recipe.model, size) for recipe in recipes]), size
+    for kind in {recipe.model.kind for recipe in recipes}:
+        assert _all_equal([recipe.model for recipe in recipes if recipe.model.kind == kind]), kind
+
+
+def _all_equal(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)

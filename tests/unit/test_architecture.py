@@ -1,0 +1,105 @@
+"""What the source must look like whatever it does: imports go one way, and there is one search."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "argbeam"
+
+# A module may import those before it, and its own package's modules.
+ORDER = [
+    "errors",
+    "files",
+    "settings",
+    "runtime",
+    "data",
+    "metrics",
+    "models",
+    "search",
+    "tasks",
+    "losses",
+    "decoding",
+    "training",
+    "reports",
+    "runs",
+    "bench",
+    "reproduce",
+    "demo",
+    "cli",
+    "__main__",
+]
+
+FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "misc"}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    """`losses/bso.py` is `losses.bso`; a package's `__init__.py` has the package's name, the root's is empty."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of argbeam that a file imports, at any depth, without the package's own name in front."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import; write the module's full name"
+            module = node.module or ""
+            names = [module] if module != "argbeam" else [f"argbeam.{alias.name}" for alias in node.names]
+            # `from argbeam.losses import bso` may name a module too.
+            names += [f"{module}.{alias.name}" for alias in node.names if module.startswith("argbeam.")]
+        found |= {name.removeprefix("argbeam.") for name in names if name.startswith("argbeam.")}
+    known = {dotted(file) for file in FILES}
+    # What is no module is something in one, which is listed itself; of the root's names only the version is used here.
+    roots = {name for name in found if "." not in name and name not in {*known, "__version__"}}
+    assert not roots, f"{path.name} imports {roots}, no modules of argbeam; names are imported from their module"
+    return found & known
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if dotted(path)], ids=dotted)
+def test_imports_go_one_way(path: Path) -> None:
+    own = dotted(path).split(".")[0]
+    assert own in ORDER, f"{own} is not in the order of modules: add it to ORDER where its imports allow"
+    for other in imported(path):
+        first = other.split(".")[0]
+        assert first in ORDER, f"{first} is not in the order of modules: add it to ORDER where its imports allow"
+        assert first == own or ORDER.index(first) < ORDER.index(own), (
+            f"{dotted(path)} imports {other}, which comes later"
+        )
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Within packages too, where the order says nothing. Packages' own files only gather, and are left out."""
+    gathers = {dotted(path) for path in FILES if path.name == "__init__.py"}
+    graph = {dotted(path): imported(path) - gathers for path in FILES if dotted(path) not in gathers}
+    # A cycle has no order, and is raised with its modules' names.
+    assert set(graphlib.TopologicalSorter(graph).static_order()) >= set(graph)
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(SOURCE).parts}
+    assert not names & FORBIDDEN_NAMES
+
+
+def test_the_best_of_a_beam_are_chosen_in_one_module() -> None:
+    """There is one search."""
+    assert {dotted(path) for path in FILES if ".topk(" in path.read_text(encoding="utf-8")} == {"search.top_k"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: dotted(path) or "argbeam")
+def test_nothing_is_pickled(path: Path) -> None:
+    """Neither by name nor by torch.save and torch.load, which pickle."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.split(".")[0] for alias in node.names} & {"pickle", "dill", "shelve", "joblib"}
+        if isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in {"pickle", "dill", "shelve", "joblib"}
+            assert node.module != "torch" or not {alias.name for alias in node.names} & {"save", "load"}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+            assert node.attr not in {"save", "load"}, f"{path}:{node.lineno}: torch.{node.attr}"

@@ -1,0 +1,65 @@
+"""The bench measures what it says, on a shape small enough to be quick."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from argbeam.bench import Row, Shape, bench, random_batch
+from argbeam.cli import app as cli
+
+SMALL = Shape(batch=3, source=5, target=5, vocabulary=40, layers=1, hidden=8)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return list(bench(SMALL, device=torch.device("cpu"), train_beams=[2, 4], test_beams=[1, 3], rounds=3))
+
+
+def test_every_system_is_timed_once_at_each_beam(rows: list[Row]) -> None:
+    assert [(row.system, row.beam) for row in rows] == [
+        ("cross_entropy", 0),
+        ("bso", 2),
+        ("bso", 4),
+        ("conbso", 2),
+        ("conbso", 4),
+        ("decode_logprob_sum", 1),
+        ("decode_logprob_sum", 3),
+        ("decode_last_score", 1),
+        ("decode_last_score", 3),
+    ]
+
+
+def test_figures_fit_together(rows: list[Row]) -> None:
+    """3 sentences of 5 + 5 words are 30 tokens a round; ratios are to the first row, and decoding has none."""
+    for row in rows:
+        assert row.ms > 0
+        assert row.tokens_per_s == pytest.approx(30 / (row.ms / 1000))
+        if row.system.startswith("decode"):
+            assert row.ratio is None
+        else:
+            assert row.ratio == pytest.approx(row.ms / rows[0].ms)
+
+
+def test_without_equal_lengths_there_is_no_permutation_to_train() -> None:
+    shape = Shape(batch=2, source=3, target=4, vocabulary=20, layers=1, hidden=4)
+    found = bench(shape, device=torch.device("cpu"), train_beams=[2], test_beams=[1], rounds=2)
+    assert "conbso" not in {row.system for row in found}
+
+
+def test_a_permutation_target_holds_the_words_of_its_source() -> None:
+    batch = random_batch(SMALL)
+    assert batch.source_BS.sort(1).values.equal(batch.target_BT.sort(1).values)
+    assert not batch.source_BS.equal(batch.target_BT)
+
+
+def test_the_command_prints_a_list_of_rows_or_a_table() -> None:
+    sizes = ["--device", "cpu", "--batch", "2", "--source", "3", "--target", "3", "--vocab", "20", "--hidden", "4"]
+    command = ["bench", *sizes, "--beams", "2", "--test-beams", "1", "--rounds", "2"]
+    listed = json.loads(CliRunner().invoke(cli.app, [*command, "--json"]).stdout)
+    keys = {"system", "beam", "ms", "spread", "tokens_per_s", "ratio", "memory_mb", "capture_s"}
+    assert all(set(row) == keys for row in listed)
+    lines = CliRunner().invoke(cli.app, command).stdout.splitlines()
+    assert lines[0] == "B 2, S 3, T 3, V 20, 1 x 4, cpu"
+    assert [line.split()[0] for line in lines[2:]] == [row["system"] for row in listed]

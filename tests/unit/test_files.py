@@ -1,0 +1,169 @@
+"""Files that survive a kill: whole files, and JSON lines."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from argbeam.errors import DataError
+from argbeam.files import append_record, read_records, truncate_records, write_atomic
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+class Killed(BaseException):
+    """Stands for the process's end: code that tidies up after an Exception must not see it."""
+
+
+def test_an_atomic_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.json"
+    write_atomic(path, b"a long first version")
+    write_atomic(path, b"short")
+    assert path.read_bytes() == b"short"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+def test_a_kill_in_an_atomic_write_leaves_the_old_or_the_new_content(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "recipe.json"
+    write_atomic(path, b"old")
+
+    def killed(*arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, killed)
+        with pytest.raises(Killed):
+            write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    write_atomic(path, b"newer")
+    assert path.read_bytes() == b"newer"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_content_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "recipe.json"
+    write_atomic(path, b"old")
+
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """os.write may take fewer bytes than it is given; here 3 at a time."""
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+        write_atomic(tmp_path / "whole", bytes(range(10)))
+        append_record(tmp_path / "records.jsonl", {"update": 12345})
+    assert (tmp_path / "whole").read_bytes() == bytes(range(10))
+    assert read_records(tmp_path / "records.jsonl").records == [{"update": 12345}]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(records=st.lists(st.dictionaries(st.text(), plain, max_size=3), max_size=5))
+def test_records_come_back_as_they_were_appended(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"")
+    for record in records:
+        append_record(path, record)
+    found = read_records(path)
+    assert found.records == records
+    assert not found.torn
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_record_with_a_number_that_json_lacks_is_refused_and_nothing_is_written(
+    number: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    append_record(path, {"loss": 1.0})
+    with pytest.raises(ValueError, match="JSON compliant"):
+        append_record(path, {"loss": number})
+    assert read_records(path).records == [{"loss": 1.0}]
+
+
+def test_a_cut_at_every_byte_loses_only_the_record_it_falls_in(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    lines = [json.dumps({"update": update}).encode() + b"\n" for update in (9, 10, 11)]
+    whole = b"".join(lines)
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        before = whole[:cut].count(b"\n")
+        found = read_records(path)
+        assert [record["update"] for record in found.records] == [9, 10, 11][:before]
+        assert found.torn == (cut != len(b"".join(lines[:before])))
+        append_record(path, {"update": 99})
+        assert [record["update"] for record in read_records(path).records] == [*[9, 10, 11][:before], 99]
+        assert not read_records(path).torn
+
+
+def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    append_record(path, {"update": 1})
+    with path.open("ab") as file:
+        file.write(b"x" * 200_000)
+    append_record(path, {"update": 2})
+    assert path.read_bytes() == b'{"update": 1}\n{"update": 2}\n'
+
+
+@pytest.mark.parametrize("bad", [b'{"update": ', b"[1]", b"", b"\xff", b"3"])
+def test_a_bad_line_in_the_middle_is_an_error_with_its_number(bad: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b'{"update": 1}\n' + bad + b'\n{"update": 2}\n')
+    with pytest.raises(DataError) as caught:
+        read_records(path)
+    assert str(caught.value) == f"{path}:2: not a record; every line must be a JSON object"
+
+
+def test_a_missing_file_of_records_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read_records(tmp_path / "none.jsonl")
+    assert str(caught.value) == (
+        f"{tmp_path}/none.jsonl: cannot be read: No such file or directory; a file of JSON lines is expected"
+    )
+
+
+def test_a_resumed_run_has_each_record_once(tmp_path: Path) -> None:
+    """Killed at update 5 (its record torn), resumed at 3: 1 2 3 stay, 4 and half of 5 go, 4 5 6 follow."""
+    path = tmp_path / "records.jsonl"
+    for update in range(1, 6):
+        append_record(path, {"update": update})
+    path.write_bytes(path.read_bytes()[:-4])
+    assert truncate_records(path, lambda record: record["update"] <= 3) == 1
+    for update in range(4, 7):
+        append_record(path, {"update": update})
+    assert [record["update"] for record in read_records(path).records] == [1, 2, 3, 4, 5, 6]
+
+
+def test_cutting_keeps_all_or_nothing_where_the_caller_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    assert truncate_records(path, lambda record: False) == 0
+    assert not path.exists()
+    for update in (1, 2):
+        append_record(path, {"update": update})
+    content = path.read_bytes()
+    assert truncate_records(path, lambda record: True) == 0
+    assert path.read_bytes() == content
+    assert truncate_records(path, lambda record: False) == 2
+    assert path.read_bytes() == b""

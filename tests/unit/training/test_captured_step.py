@@ -1,0 +1,641 @@
+"""Captured steps do what eager steps do, whatever records them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from argbeam.data.batches import Batch, BatchPlan, Example, make_batch
+from argbeam.errors import ArgbeamError
+from argbeam.losses.bso import Bso
+from argbeam.losses.contract import Loss, LossOutput, StepLoss
+from argbeam.losses.crf import Crf
+from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.mixed import Mixed
+from argbeam.losses.mixer import Baseline, Mixer
+from argbeam.losses.mrt import Mrt, Sampled, Searched
+from argbeam.losses.scheduled_sampling import ScheduledSampling
+from argbeam.losses.schedules import Linear
+from argbeam.models import LstmSeq2Seq, make_model
+from argbeam.models.contract import Model, Network
+from argbeam.models.noise import Noise
+from argbeam.runtime import triton_guard as kernels
+from argbeam.runtime.graph_cache import CudaRecorder, Graph
+from argbeam.runtime.group import ALONE, Group
+from argbeam.search import live_rows as live
+from argbeam.search.gold import EarlyUpdate, MaxViolation
+from argbeam.search.score_rules import ScoreSum
+from argbeam.search.successors import Permutation, Unconstrained
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel
+from argbeam.training.captured_step import CapturedStepper
+from argbeam.training.optimizer import Adagrad
+from argbeam.training.step import EagerStepper, Stepper, Sums, TrainStep
+
+VOCABULARY = 9
+CPU = torch.device("cpu")
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": CrossEntropy(),
+    "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, epochs_per_beam=1),
+    "conbso": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1),
+    "early update": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1, policy=EarlyUpdate),
+    "maximum violation": Bso(
+        Permutation(), 3, open_length=False, epochs_per_beam=1, policy=MaxViolation, rule=ScoreSum()
+    ),
+    "crf": Crf(Permutation(), 3, open_length=False, epochs_per_beam=1),
+    "scheduled sampling": ScheduledSampling(ANYTHING, Linear(0.3)),
+    "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
+    "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
+    "mrt beam": Mrt(ANYTHING, Searched(3, open_length=True), alpha=0.5, include_gold=False),
+    "mixed": Mixed(Bso(ANYTHING, 3, epochs_per_beam=1), 0.3),
+}
+
+
+@dataclass
+class StandInGraph:
+    """Does again, when replayed, what was asked for while it was recorded."""
+
+    work: Callable[[], None] | None = None
+    batch: Batch | None = None
+    replays: int = 0
+
+    def replay(self) -> None:
+        assert self.work is not None
+        self.replays += 1
+        self.work()
+
+
+@dataclass
+class StandInRecorder:
+    """While a graph is open, work is written down in it and not done: so does a CUDA stream.
+
+    The recording of number `fails_at` fails: when it is `opened`, when work is `written`, or when it is `closed`.
+    """
+
+    graphs: list[StandInGraph] = field(default_factory=list)
+    open: StandInGraph | None = None
+    fails_at: int = 0
+    when: str = ""
+
+    def check(self, when: str) -> None:
+        if when == self.when and len(self.graphs) == self.fails_at:
+            raise RuntimeError(f"not while recording ({when})\nand more of it")
+
+    def graph(self) -> StandInGraph:
+        self.graphs.append(StandInGraph())
+        return self.graphs[-1]
+
+    def start_over(self) -> None:
+        pass  # there is no pool of memory
+
+    @contextmanager
+    def record(self, graph: Graph) -> Iterator[None]:
+        assert isinstance(graph, StandInGraph)
+        self.check("opened")
+        self.open = graph
+        try:
+            yield
+        finally:
+            self.open = None
+        self.check("closed")
+
+
+@dataclass
+class RecordableStep(TrainStep):
+    """A training step that a `StandInRecorder` can record."""
+
+    recorder: StandInRecorder = field(default_factory=StandInRecorder)
+    eager: int = 0
+
+    def __call__(self, loss: StepLoss, batch: Batch, update: Tensor) -> None:
+        if self.recorder.open is None:
+            self.eager += 1
+            super().__call__(loss, batch, update)
+        else:
+            self.recorder.check("written")
+            self.recorder.open.work = partial(super().__call__, loss, batch, update)
+            self.recorder.open.batch = batch
+
+
+class NothingForTheHost(TorchDispatchMode):
+    """Refuses operations whose result is a number on the host, or a shape that depends on values."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = str(func).removeprefix("aten.").split(".")[0]
+        indexed_by_mask = name in ("index", "index_put", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        waits = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "repeat_interleave")
+        assert name not in waits and not indexed_by_mask, f"{func} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A loss that writes down what it is called with: the update's number and the sentences of the batch."""
+
+    name: str
+    seen: list[tuple[str, int, list[int]]] = field(compare=False)
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert noise is not None and isinstance(model, LstmSeq2Seq)
+        self.seen.append((self.name, int(noise.update), batch.sentence_B.tolist()))
+        total = model.output_layer.bias.sum()
+        return LossOutput(total, None, {"loss": total.detach()})
+
+
+def model_on(device: torch.device) -> LstmSeq2Seq:
+    model = LstmSeq2Seq(
+        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=5, embedding=4, dropout=0.3
+    )
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    return model.to(device)
+
+
+def step_on(device: torch.device, loss: Loss | None = None) -> RecordableStep:
+    """A step for the model, and for what the loss learns besides it."""
+    model = model_on(device)
+    return RecordableStep(model, optimizer_of(model, loss), 1, device)
+
+
+def optimizer_of(model: Network, loss: Loss | None) -> Adagrad:
+    groups, rates = model.modules_by_rate(), {"encoder": 0.1, "decoder": 0.1, "output": 0.2}
+    if loss is not None and loss.weights is not None:
+        groups["loss"], rates["loss"] = list(loss.weights.module.parameters()), loss.weights.rate
+    return Adagrad(groups, rates=rates, max_norm=5.0)
+
+
+def fresh(name: str, device: torch.device) -> Loss:
+    """The loss with weights of its own, where it has some."""
+    loss = deepcopy(LOSSES[name])
+    if loss.weights is not None:
+        loss.weights.module.to(device)
+    return loss
+
+
+def plan(longest: int = 5) -> BatchPlan:
+    """Eleven sentences of two to five words, of which batches of four make three shapes."""
+    draw = torch.Generator().manual_seed(2)
+    lengths = [2, 2, 2, 2, 3, 3, 3, 3, longest, longest, longest]
+    targets = [tuple(torch.randint(4, VOCABULARY, (n,), generator=draw).tolist()) for n in lengths]
+    return BatchPlan([Example(t[::-1], t, i) for i, t in enumerate(targets)], 4, 1, 1, seed=1)
+
+
+def train(stepper: Stepper, loss: Loss, *, epochs: int, longest: int = 5) -> None:
+    """Every batch twice an epoch: the first step of a shape is eager."""
+    batches, update = plan(longest), 0
+    for epoch in range(epochs):
+        for numbers in 2 * list(batches.epoch(epoch)):
+            stepper(loss.at(epoch), batches.batch(numbers), update)
+            update += 1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) -> None:
+    """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
+    losses = [fresh(name, CPU) for _ in range(2)]
+    eager, captured = (step_on(CPU, loss) for loss in losses)
+    train(EagerStepper(eager), losses[0], epochs=2)
+    stepper = CapturedStepper(captured, captured.recorder)
+    train(stepper, losses[1], epochs=2)
+    replays = sum(graph.replays for graph in captured.recorder.graphs)
+    assert replays >= 6 and replays + captured.eager == 12
+    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(eager.optimizer.sums, captured.optimizer.sums, strict=True):
+        assert torch.equal(a, b)
+    assert eager.sums.read() == captured.sums.read() == stepper.sums.read()
+
+
+def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -> None:
+    step, batches = step_on(CPU), plan()
+    stepper = CapturedStepper(step, step.recorder)
+    numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
+    assert len({batch.shape for batch in numbers}) == 3
+    for update in range(3):
+        stepper(CrossEntropy(), numbers[update], update)
+        assert (step.eager, stepper.graphs.captures, stepper.graphs.kept) == (update + 1, 0, {})
+    for update in range(3, 12):
+        stepper(CrossEntropy(), numbers[update % 3], update)
+    assert (step.eager, stepper.graphs.captures) == (3, 3)
+    assert set(stepper.graphs.kept) == {batch.shape for batch in numbers}
+    assert [graph.replays for graph in step.recorder.graphs] == [3, 3, 3]
+    assert stepper.graphs.seconds > 0
+
+
+@pytest.mark.parametrize("when", ["opened", "written", "closed"])
+@pytest.mark.parametrize("fails_at", [1, 3])
+def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done_once(when: str, fails_at: int) -> None:
+    """Twelve steps over three shapes and two beams, against the same steps never recorded, bit for bit."""
+    loss = LOSSES["conbso"]
+    eager, captured = step_on(CPU), step_on(CPU)
+    captured.recorder.fails_at, captured.recorder.when = fails_at, when
+    train(EagerStepper(eager), loss, epochs=2)
+    stepper = CapturedStepper(captured, captured.recorder)
+    assert stepper.refused is None
+    train(stepper, loss, epochs=2)
+    assert stepper.refused == f"RuntimeError: not while recording ({when})"
+    assert len(captured.recorder.graphs) == fails_at  # nothing was tried again
+    assert captured.eager + sum(graph.replays for graph in captured.recorder.graphs) == eager.eager == 12
+    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
+        assert torch.equal(a, b)
+    assert eager.sums.read() == stepper.sums.read()
+    assert stepper.figures() == {
+        "captures": fails_at - 1,
+        "capture_seconds": stepper.figures()["capture_seconds"],
+        "captured_shapes": 0,
+        "not_captured": stepper.refused,
+    }
+
+
+def test_an_error_of_the_step_itself_is_raised() -> None:
+    step, batch = step_on(CPU), plan().batch([0, 1])
+    step.recorder.fails_at, step.recorder.when = 1, "written"
+    stepper = CapturedStepper(step, step.recorder)
+    stepper(Watching("a", []), batch, 0)
+    with patch.object(TrainStep, "__call__", side_effect=ValueError("the loss is wrong")), pytest.raises(ValueError):
+        stepper(Watching("a", []), batch, 1)
+
+
+def test_shapes_beyond_the_number_kept_are_recorded_again() -> None:
+    """Three shapes in turn with room for two: each has been dropped when it comes back."""
+    eager, captured, batches = step_on(CPU), step_on(CPU), plan()
+    numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
+    stepper = CapturedStepper(captured, captured.recorder, most=2)
+    for update in range(12):
+        stepper(CrossEntropy(), numbers[update % 3], update)
+        EagerStepper(eager)(CrossEntropy(), numbers[update % 3], update)
+        assert len(stepper.graphs.kept) <= 2
+    assert (captured.eager, stepper.graphs.captures) == (3, 9)
+    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
+    seen: list[tuple[str, int, list[int]]] = []
+    step, batch = step_on(CPU), plan().batch([0, 1])
+    stepper = CapturedStepper(step, step.recorder)
+    for update, name in enumerate("aaabbba"):
+        stepper(Watching(name, seen), batch, update)  # made anew each time: equality counts, not identity
+    assert [(name, update) for name, update, _ in seen] == list(zip("aaabbba", range(7), strict=True))
+    assert (step.eager, stepper.graphs.captures) == (3, 2)
+    assert stepper.graphs.kept == {}  # the last step was the first of its loss
+
+
+def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
+    seen: list[tuple[str, int, list[int]]] = []
+    step, batches = step_on(CPU), plan()
+    stepper = CapturedStepper(step, step.recorder)
+    groups = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1], [1, 0, 3, 2]]
+    for update, numbers in zip((5, 6, 9, 70), groups, strict=True):
+        stepper(Watching("a", seen), batches.batch(numbers), update)
+    assert seen == [("a", update, numbers) for update, numbers in zip((5, 6, 9, 70), groups, strict=True)]
+
+
+def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
+    step, batches = step_on(CPU), plan()
+    stepper = CapturedStepper(step, step.recorder)
+    first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
+    stepper(CrossEntropy(), first, 0)
+    stepper(CrossEntropy(), second, 1)
+    (recorded,) = stepper.graphs.kept.values()
+    places = {f.name: getattr(recorded.batch, f.name).data_ptr() for f in fields(Batch)}
+    assert all(getattr(second, name).data_ptr() != place for name, place in places.items())
+    stepper(CrossEntropy(), third, 2)
+    for name, place in places.items():
+        assert getattr(recorded.batch, name).data_ptr() == place
+        assert torch.equal(getattr(recorded.batch, name), getattr(third, name))
+    assert second.sentence_B.tolist() == [3, 1, 0, 2]
+
+
+def test_sums_add_up_and_are_cleared_in_place() -> None:
+    sums = Sums()
+    one, two = torch.tensor(1.5), torch.tensor([1.0, 2.0])
+    for _ in range(2):
+        sums.add({"one": one, "two": two})
+    assert sums.read() == {"one": 3.0, "two": [2.0, 4.0]}
+    assert (one.item(), two.tolist()) == (1.5, [1.0, 2.0])
+    place = sums.values["two"].data_ptr()
+    sums.clear()
+    assert sums.read() == {"one": 0.0, "two": [0.0, 0.0]}
+    assert sums.values["two"].data_ptr() == place
+
+
+def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() -> None:
+    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    EagerStepper(step)(CrossEntropy(), batch, 0)
+    good = step.sums.read()
+    weights = [p.detach().clone() for p in step.optimizer.parameters]
+    with torch.no_grad():
+        step.optimizer.parameters[-1][4] = torch.nan
+    EagerStepper(step)(CrossEntropy(), batch, 1)
+    found = step.sums.read()
+    assert found == {**good, "updates": 2.0, "not_finite": 1.0}
+    assert all(torch.equal(a, b) for a, b in zip(weights[:-1], step.optimizer.parameters[:-1], strict=True))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
+    monkeypatch.setattr(live, "host_may_look", lambda _: False)  # as on a device
+    loss = fresh(name, CPU)
+    step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
+    with NothingForTheHost():
+        for epoch in (0, 2):
+            EagerStepper(step)(loss.at(epoch), batch, epoch)
+    found = step.sums.read()
+    assert (found["updates"], found["not_finite"]) == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("ask", [lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x[x > 0]])
+def test_the_guard_sees_what_it_is_there_for(ask: Callable[[Tensor], object]) -> None:
+    with NothingForTheHost(), pytest.raises(AssertionError, match="waits for the device"):
+        ask(torch.ones(3))
+
+
+def test_the_longest_run_of_gradients_that_are_not_finite_is_kept() -> None:
+    """bad bad good bad bad bad good bad: one at the end, three at most."""
+    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    bias = step.optimizer.parameters[-1]
+    seen = []
+    for update, bad in enumerate([True, True, False, True, True, True, False, True]):
+        good = bias.detach().clone()
+        with torch.no_grad():
+            bias[4] += torch.nan if bad else 0.0
+        EagerStepper(step)(CrossEntropy(), batch, update)
+        if bad:
+            with torch.no_grad():
+                bias.copy_(good)
+        seen.append(step.streak.tolist())
+    assert seen == [[1, 1], [2, 2], [0, 2], [1, 2], [2, 2], [3, 3], [0, 3], [1, 3]]
+
+
+@dataclass(frozen=True)
+class InfiniteLoss:
+    """A loss that is infinite while its gradient is not."""
+
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert isinstance(model, LstmSeq2Seq)
+        total = model.output_layer.bias.sum() + torch.inf
+        return LossOutput(total, None, {"loss": total.detach()})
+
+
+def test_a_step_whose_loss_is_not_finite_changes_nothing() -> None:
+    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    weights = [p.detach().clone() for p in step.optimizer.parameters]
+    EagerStepper(step)(InfiniteLoss(), batch, 0)
+    assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
+    assert step.sums.read() == {"loss": 0.0, "norm": 0.0, "updates": 1.0, "not_finite": 1.0, "out_of_memory": 0.0}
+
+
+@dataclass(frozen=True)
+class SmallMemory:
+    """A loss on a device that holds so many rows and no more."""
+
+    loss: StepLoss
+    rows: int
+    tried: list[int] = field(compare=False)
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        self.tried.append(batch.shape[0])
+        if batch.shape[0] > self.rows:
+            raise torch.OutOfMemoryError("not enough memory")
+        return self.loss(model, batch, noise)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(("numbers", "captured"), [([0, 1, 2, 3], False), ([4, 5, 6], True), ([8], False)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numbers(
+    name: str, numbers: list[int], captured: bool, float64: None
+) -> None:
+    """To rounding in float64; with one sentence in four rows, the second half is padding alone."""
+    losses = [fresh(name, CPU) for _ in range(2)]
+    for loss in losses:
+        if loss.weights is not None:
+            loss.weights.module.double()
+    whole, split = (step_on(CPU, loss) for loss in losses)
+    for total in (*whole.optimizer.sums, *split.optimizer.sums):
+        total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
+    batch, tried = plan().batch(numbers), list[int]()
+    stepper = CapturedStepper(split, split.recorder) if captured else EagerStepper(split)
+    for update in range(3):
+        EagerStepper(whole)(losses[0].at(2), batch, update)
+        stepper(SmallMemory(losses[1].at(2), 2, tried), batch, update)
+    assert tried == [4, 2, 2] * 3
+    for a, b in zip(whole.optimizer.parameters, split.optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    left, right = whole.sums.read(), split.sums.read()
+    assert (left.pop("out_of_memory"), right.pop("out_of_memory")) == (0.0, 3.0)
+    assert left.keys() == right.keys()
+    for key in left:
+        assert left[key] == pytest.approx(right[key], rel=1e-10)
+
+
+@pytest.mark.parametrize(("size", "rows", "tries"), [(4, 1, [4, 2]), (1, 0, [1])])
+def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: int, tries: list[int]) -> None:
+    step, tried = step_on(CPU), list[int]()
+    weights = [p.detach().clone() for p in step.optimizer.parameters]
+    batch = make_batch([Example((4, 5), (5, 4), number) for number in range(size)])
+    with pytest.raises(ArgbeamError) as error:
+        EagerStepper(step)(SmallMemory(CrossEntropy(), rows, tried), batch, 0)
+    assert str(error.value) == (
+        f"out of memory with {size} sentences of 2 source and 2 target words, and in halves too; "
+        "lower batch.size or text.max_length"
+    )
+    assert tried == tries
+    assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
+
+
+def cuda_step(
+    loss: Loss, *, kind: type[LstmModel | LstmLmModel | ConvModel] = LstmModel, group: Group = ALONE
+) -> TrainStep:
+    device = torch.device("cuda")
+    asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
+    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    return TrainStep(model.to(device), optimizer_of(model, loss), 1, device, group=group)
+
+
+def assert_same_step(one: TrainStep, other: TrainStep, *, absolute: float = 1e-6) -> None:
+    """To float32's rounding: CUDA may add in another order."""
+    for a, b in zip(one.optimizer.parameters, other.optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=absolute)
+    left, right = one.sums.read(), other.sums.read()
+    assert left.keys() == right.keys()
+    for key in left.keys() - {"out_of_memory"}:
+        assert left[key] == pytest.approx(right[key], rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
+@pytest.mark.parametrize("name", LOSSES)
+def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
+    """One shape has more than 16 words, for which kernels come in another size: none may be loaded in a capture."""
+    losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
+    eager, captured = (cuda_step(loss, kind=kind) for loss in losses)
+    # Captured first, when no kernel has been loaded by eager steps.
+    stepper = CapturedStepper(captured, CudaRecorder())
+    train(stepper, losses[1], epochs=3, longest=18)
+    train(EagerStepper(eager), losses[0], epochs=3, longest=18)
+    assert_same_step(eager, captured)
+    assert (stepper.refused, stepper.graphs.captures > 0) == (None, True)
+
+
+FIRST_RECORDINGS = """
+import torch
+from argbeam.runtime.graph_cache import CudaRecorder, Graphs
+
+graphs, matrix = Graphs(CudaRecorder()), torch.rand(64, 64, device="cuda")
+matrix @ matrix  # as a step is made once before it is recorded: a library that is met first while recording fails
+for _ in range(3):
+    with graphs.recording() as graph:
+        product = matrix @ matrix
+    graph.replay()
+    torch.testing.assert_close(product, matrix @ matrix)
+    del graph, product
+    graphs.clear()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_records_again_after_the_first_recordings_of_a_process_are_dropped() -> None:
+    """In the first one a workspace is allotted that outlives its graph: its pool of memory cannot be used again."""
+    done = subprocess.run([sys.executable, "-c", FIRST_RECORDINGS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A loss that waits for the device."""
+
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert isinstance(model, LstmSeq2Seq)
+        total = model.output_layer.bias.sum()
+        return LossOutput(total * (2.0 if total.item() > 0 else 1.0), None, {"loss": total.detach()})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_loss_that_waits_for_the_device_trains_without_graphs_on_cuda() -> None:
+    """And what is recorded afterwards by others is none the worse for it."""
+    device = torch.device("cuda")
+    steps = [TrainStep(model, optimizer_of(model, None), 1, device) for model in (model_on(device), model_on(device))]
+    captured, eager = CapturedStepper(steps[0], CudaRecorder()), EagerStepper(steps[1])
+    stream = torch.cuda.current_stream()
+    for update, numbers in enumerate([[0, 1, 2, 3]] * 4):
+        for stepper in (captured, eager):
+            stepper(Asking(), plan().batch(numbers), update)
+    assert captured.refused is not None
+    assert torch.cuda.current_stream() == stream
+    assert captured.sums.read() == eager.sums.read()
+    again = CapturedStepper(steps[0], CudaRecorder())
+    for update in range(4):
+        for stepper in (again, eager):
+            stepper(CrossEntropy(), plan().batch([0, 1, 2, 3]), update)
+    assert (again.refused, again.graphs.captures) == (None, 1)
+    for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_cuda_graph_holds_the_exchange_between_processes(name: str, tmp_path: Path) -> None:
+    """NCCL among one process, the sum over which is its own: the group says that it has two, or it would not ask."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    try:
+        losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
+        eager, captured = cuda_step(losses[0]), cuda_step(losses[1], group=Group(rank=0, size=2))
+        train(EagerStepper(eager), losses[0], epochs=6)
+        stepper = CapturedStepper(captured, CudaRecorder())
+        train(stepper, losses[1], epochs=6)
+        assert stepper.graphs.captures > 0
+        assert_same_step(eager, captured)
+        stepper.graphs.clear()  # NCCL waits for graphs that hold its exchanges
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class SmallCudaMemory:
+    """A loss that asks for more memory than there is if it is given more than so many rows."""
+
+    loss: StepLoss
+    rows: int
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        if batch.shape[0] > self.rows:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        return self.loss(model, batch, noise)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
+    batch = plan().batch([0, 1, 2, 3])
+    whole, split = cuda_step(CrossEntropy()), cuda_step(CrossEntropy())
+    stepper = CapturedStepper(split, CudaRecorder())
+    for update in range(4):
+        EagerStepper(whole)(CrossEntropy(), batch, update)
+        stepper(SmallCudaMemory(CrossEntropy(), 2), batch, update)
+    # Adagrad divides by the size of gradients, and with it what rounding did to small ones.
+    assert_same_step(whole, split, absolute=2e-5)
+    assert split.sums.read()["out_of_memory"] == 4.0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("hidden", [5, 64])
+@pytest.mark.parametrize("name", LOSSES)
+def test_kernels_give_the_plain_gradients_on_cuda(name: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole step by kernels against the same step by plain torch operations."""
+    device = torch.device("cuda")
+    asked = LstmModel(layers=2, hidden=hidden, embedding=hidden, dropout=0.3)
+    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    parameters = list(model.to(device).parameters())
+    batch = plan().batch([0, 1, 2, 3]).to(device)
+    noise = Noise(1, torch.tensor(3, device=device), batch.sentence_B)
+    loss = fresh(name, device)
+    if isinstance(loss, Mixer):
+        loss = replace(loss, baseline=Baseline(hidden).to(device))
+    found = []
+    for wanted in (True, False):
+        monkeypatch.setattr(kernels, "_WANTED", wanted)
+        out = loss.at(2)(model, batch, noise)
+        found.append((out.total, torch.autograd.grad(out.total, parameters, materialize_grads=True)))
+    (by_kernels, its_gradients), (plain, plain_gradients) = found
+    torch.testing.assert_close(by_kernels, plain, rtol=1e-5, atol=1e-5)
+    for one, other in zip(its_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

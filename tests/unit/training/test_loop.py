@@ -1,0 +1,542 @@
+"""The training loop: its stages, which epoch it keeps, when it stops, and what it reports."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from argbeam.decoding.evaluate import Evaluation, decode_rules
+from argbeam.errors import ArgbeamError
+from argbeam.losses import CrossEntropy, make_loss
+from argbeam.models.noise import Noise
+from argbeam.runs.model import build_model
+from argbeam.runtime import device as devices
+from argbeam.runtime.graph_cache import Graph
+from argbeam.search.score_rules import LastScore, LogprobSum
+from argbeam.search.stop_rules import StopBest, StopTop
+from argbeam.settings import Decode, Recipe
+from argbeam.tasks import TASKS
+from argbeam.tasks.contract import Score
+from argbeam.training import dev
+from argbeam.training.epoch_record import epoch_figures
+from argbeam.training.events import Event, Notice, Position, Progress, Record, Saved
+from argbeam.training.loop import Trainer
+from argbeam.training.optimizer import Adagrad
+from argbeam.training.step import EagerStepper
+from small_runs import BSO, PRETRAIN, RATES, short_text, small_recipe
+from tape import TapeRecorder
+
+CPU = torch.device("cpu")
+
+
+def trainer_of(recipe: Recipe) -> Trainer:
+    fitted = TASKS[recipe.task.kind].fit(recipe)
+    examples = [fitted.task.example(item, number) for number, item in enumerate(fitted.train.items)]
+    model = build_model(recipe, fitted.task)
+    return Trainer(recipe, fitted.task, model, examples, fitted.task.read("dev").items, CPU)
+
+
+def one_stage(tmp_path: Path, *overrides: str, **stage: Any) -> Recipe:
+    table = {"epochs": 2, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, **stage}
+    return small_recipe(*overrides, data=short_text(tmp_path), stages={"only": table})
+
+
+def records_of(events: Sequence[Event], kind: str) -> list[dict[str, Any]]:
+    return [event.values for event in events if isinstance(event, Record) and event.values["kind"] == kind]
+
+
+def weights_of(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def weights_by_epoch(trainer: Trainer) -> tuple[list[dict[str, Tensor]], list[Event]]:
+    """Train to the end; the weights after every epoch, and all events."""
+    epochs, events = [], []
+    for event in trainer.events():
+        events.append(event)
+        if isinstance(event, Record) and event.values["kind"] == "epoch":
+            epochs.append(weights_of(trainer))
+    return epochs, events
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *, keep: str) -> None:
+    """Dev figures told beforehand, one an epoch."""
+    figures: Iterator[float] = iter(values)
+
+    def perplexity(*_: Any, **__: Any) -> float:
+        return next(figures)
+
+    def evaluate(*_: Any, **__: Any) -> Evaluation:
+        value = next(figures)
+        return Evaluation(Score(value, {"bleu": value}, "told"), [], [], 0, 0)
+
+    monkeypatch.setattr(dev, *(("perplexity", perplexity) if keep == "perplexity" else ("evaluate", evaluate)))
+    if keep == "score":
+        monkeypatch.setattr(dev, "perplexity", lambda *_, **__: 1.0)
+
+
+def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -> None:
+    """Six sentences in batches of two: three updates an epoch."""
+    trainer = trainer_of(small_recipe(data=short_text(tmp_path)))
+    events = list(trainer.events())
+    epochs = records_of(events, "epoch")
+    assert [(r["stage"], r["epoch"], r["update"], r["beam"]) for r in epochs] == [
+        ("pretrain", 0, 3, 0),
+        ("pretrain", 1, 6, 0),
+        ("bso", 0, 9, 2),
+        ("bso", 1, 12, 3),
+        ("bso", 2, 15, 3),
+    ]
+    assert [(r["stage"], r["epochs"], r["update"], r["keep"]) for r in records_of(events, "stage")] == [
+        ("pretrain", 2, 6, "perplexity"),
+        ("bso", 3, 15, "score"),
+    ]
+    assert all((r["sentences"], r["words"]) == (6, 16) for r in epochs)
+    assert isinstance(events[-1], Saved)
+    assert trainer.position == Position(
+        stage=2, update=15, records=7, seconds=trainer.position.seconds, epoch_seconds=0.0
+    )
+
+
+def test_records_are_json_without_nan(tmp_path: Path) -> None:
+    events = list(trainer_of(small_recipe(data=short_text(tmp_path))).events())
+    for record in (event.values for event in events if isinstance(event, Record)):
+        assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+def test_progress_counts_the_updates_of_a_stage(tmp_path: Path) -> None:
+    progress = [e for e in trainer_of(small_recipe(data=short_text(tmp_path))).events() if isinstance(e, Progress)]
+    assert [(p.stage, p.epoch, p.update, p.updates) for p in progress] == [
+        ("pretrain", 0, 3, 6),
+        ("pretrain", 1, 6, 6),
+        ("bso", 0, 3, 9),
+        ("bso", 1, 6, 9),
+        ("bso", 2, 9, 9),
+    ]
+    assert all(math.isfinite(p.loss) and p.words_per_second > 0 for p in progress)
+    assert [p.violations > 0 for p in progress] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("keep", "values", "kept"),
+    [
+        ("perplexity", [3.0, 1.0, 2.0, 4.0], 1),
+        ("perplexity", [3.0, 2.0, 2.0, 2.0], 1),
+        ("score", [3.0, 1.0, 4.0, 2.0], 2),
+        ("score", [0.0, 0.0, 0.0, 0.0], 0),
+        ("last", [3.0, 1.0, 4.0, 2.0], 3),
+    ],
+)
+def test_a_stage_ends_with_the_weights_of_its_best_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, values: list[float], kept: int
+) -> None:
+    """Of equal ones the first; every epoch's weights differ, so that only one can be meant."""
+    told(monkeypatch, values, keep="score" if keep == "score" else "perplexity")
+    trainer = trainer_of(one_stage(tmp_path, epochs=4, keep=keep))
+    by_epoch, events = weights_by_epoch(trainer)
+    (stage,) = records_of(events, "stage")
+    assert stage["kept_epoch"] == kept
+    assert stage["value"] == (None if keep == "last" else values[kept])
+    assert [same(weights_of(trainer), weights) for weights in by_epoch] == [epoch == kept for epoch in range(4)]
+    better = [record["best"] for record in records_of(events, "epoch")]
+    assert better == [keep != "last" and values.index(v) == e and _leads(values, e, keep) for e, v in enumerate(values)]
+
+
+def _leads(values: Sequence[float], epoch: int, keep: str) -> bool:
+    sign = 1 if keep == "perplexity" else -1
+    return all(sign * values[epoch] < sign * value for value in values[:epoch])
+
+
+def test_the_next_stage_starts_from_the_weights_kept_and_with_a_fresh_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(monkeypatch, [1.0, 2.0, 3.0], keep="perplexity")
+    stage = {**PRETRAIN, "keep": "perplexity"}
+    stages = {"a": stage, "b": {**stage, "epochs": 1}}
+    trainer = trainer_of(small_recipe(data=short_text(tmp_path), stages=stages))
+    after_first: dict[str, Tensor] = {}
+    before_second: dict[str, Tensor] = {}
+    for event in trainer.events():
+        if isinstance(event, Record) and event.values["kind"] == "epoch" and event.values["update"] == 3:
+            after_first = weights_of(trainer)
+        if isinstance(event, Saved) and event.position.stage == 1:
+            before_second = weights_of(trainer)
+            assert not [name for name in event.tensors if name.startswith(("optimizer.", "best.", "sums."))]
+            assert (event.position.best_value, event.position.best_epoch) == (None, -1)
+    assert same(after_first, before_second)
+
+
+@pytest.mark.parametrize(
+    ("keep", "average", "decay"), [("perplexity", 0.5, 0.5), ("last", 0.5, 0.5), ("last", 0.999, 11 / 12)]
+)
+def test_a_stage_ends_with_the_average_if_asked_to(tmp_path: Path, keep: str, average: float, decay: float) -> None:
+    """The oracle trains without one and averages by hand; what is scored and kept does not change what is learnt. At
+    three updates an epoch 0.999 would go back 333 epochs; 12 updates are four."""
+    plain = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    expected = {name: value.double() for name, value in weights_of(plain).items()}
+    step = EagerStepper.__call__
+
+    def averaging(self: EagerStepper, *arguments: Any) -> None:
+        step(self, *arguments)
+        for name, value in weights_of(plain).items():
+            expected[name] = decay * expected[name] + (1 - decay) * value.double()
+
+    with patch.object(EagerStepper, "__call__", averaging):
+        list(plain.events())
+    averaged = trainer_of(one_stage(tmp_path, epochs=1, keep=keep, optimizer={**RATES, "average": average}))
+    list(averaged.events())
+    for name, value in weights_of(averaged).items():
+        torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("patience", "epochs"),
+    [(0, 6), (1, 3), (2, 6), (3, 6)],
+)
+def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int, epochs: int
+) -> None:
+    """5 4 | 4.5 | 3 2 9: one epoch without a better figure after the second; with patience 2 all six are trained."""
+    told(monkeypatch, [5.0, 4.0, 4.5, 3.0, 2.0, 9.0], keep="perplexity")
+    events = list(trainer_of(one_stage(tmp_path, epochs=6, keep="perplexity", patience=patience)).events())
+    (stage,) = records_of(events, "stage")
+    assert stage["epochs"] == len(records_of(events, "epoch")) == epochs
+    assert stage["kept_epoch"] == (1 if patience == 1 else 4)
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (2, 4), (3, 5), (4, 8)])
+def test_patience_does_not_run_out_while_the_beam_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int, epochs: int
+) -> None:
+    """Beams 2, 3, 4, 4, ...: the third epoch is the first with the full beam, and counts as the first without a better
+    score than the first epoch's 9. The sixth is the best of those that are waited for with patience 4."""
+    told(monkeypatch, [9.0, 1.0, 1.0, 1.0, 2.0, 9.5, 1.0, 1.0], keep="score")
+    loss = {"kind": "bso", "train_beam": 4, "epochs_per_beam": 1}
+    events = list(trainer_of(one_stage(tmp_path, epochs=8, loss=loss, keep="score", patience=patience)).events())
+    assert [record["beam"] for record in records_of(events, "epoch")] == [2, 3, 4, 4, 4, 4, 4, 4][:epochs]
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_the_optimizer_forgets_when_the_beam_grows_if_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reset: bool
+) -> None:
+    """Beams 2, 2, 3, 3, 3: they grow once, before the third epoch, which starts after six updates."""
+    resets: list[int] = []
+    loss = {"kind": "bso", "train_beam": 3, "epochs_per_beam": 2, "reset_optimizer": reset}
+    trainer = trainer_of(one_stage(tmp_path, epochs=5, loss=loss, keep="last"))
+    plain = Adagrad.reset
+
+    def counted(self: Adagrad) -> None:
+        resets.append(trainer.position.update)
+        plain(self)
+
+    monkeypatch.setattr(Adagrad, "reset", counted)
+    list(trainer.events())
+    assert resets == ([6] if reset else [])
+
+
+def test_the_best_weights_are_a_copy_of_the_models(tmp_path: Path) -> None:
+    trainer = trainer_of(one_stage(tmp_path, epochs=3, keep="perplexity"))
+    kept: dict[str, Tensor] = {}
+    for event in trainer.events():
+        if isinstance(event, Record) and event.values.get("best"):
+            kept = weights_of(trainer)
+        if trainer.best:
+            assert same(trainer.best, kept)
+            for name, value in trainer.model.state_dict().items():
+                assert trainer.best[name].data_ptr() != value.data_ptr()
+    assert kept
+
+
+def test_a_checkpoint_is_due_every_so_many_updates_and_at_a_stages_end(tmp_path: Path) -> None:
+    """Updates 2, 4, 6, 8 within epochs of three; 6 and 9 end an epoch, 9 the stage."""
+    trainer = trainer_of(one_stage(tmp_path, "runtime.checkpoint_every=2", epochs=3, keep="last"))
+    saved = [event.position for event in trainer.events() if isinstance(event, Saved)]
+    assert [(p.stage, p.epoch, p.batch, p.update) for p in saved] == [
+        (0, 0, 2, 2),
+        (0, 1, 1, 4),
+        (0, 2, 0, 6),
+        (0, 2, 2, 8),
+        (1, 0, 0, 9),
+    ]
+
+
+def test_the_first_epoch_goes_from_short_to_long_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[int] = []
+    recipe = one_stage(tmp_path, "batch.round_target=1", epochs=3, keep="last", first_epoch_by_length=True)
+    trainer = trainer_of(recipe)
+    plain = type(trainer.plan).batch
+
+    def watched(self: Any, numbers: Any, *rest: Any) -> Any:
+        batch = plain(self, numbers, *rest)
+        shapes.append(batch.target_BT.shape[1])
+        return batch
+
+    monkeypatch.setattr(type(trainer.plan), "batch", watched)
+    list(trainer.events())
+    assert shapes[:3] == sorted(shapes[:3]) == [2, 3, 4]
+    assert sorted(shapes[3:6]) == sorted(shapes[6:]) == [2, 3, 4]
+
+
+def test_training_that_diverges_ends_with_an_error(tmp_path: Path) -> None:
+    """Twenty gradients in a row that are not finite are too many; the device is looked at when the epoch ends."""
+    recipe = one_stage(tmp_path, epochs=2, keep="last")
+    (tmp_path / "train.txt").write_text("ba ko\nko ti\n" * 21, encoding="utf-8")
+    trainer = trainer_of(recipe)
+    with torch.no_grad():
+        trainer.model.output_layer.bias[5] = torch.nan
+    with pytest.raises(ArgbeamError) as error:
+        list(trainer.events())
+    assert str(error.value) == (
+        "update 21: 21 gradients in a row were not finite and were left out; "
+        "training has diverged: lower the learning rates of the stage"
+    )
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_gradients_in_a_row_are_counted_over_epochs_and_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """Three updates an epoch, all bad: five in a row are reached within the second epoch and seen at its end."""
+    recipe = one_stage(tmp_path, "runtime.not_finite_limit=5", epochs=9, keep="last")
+    told(monkeypatch, [1.0] * 9, keep="perplexity")
+    trainer = trainer_of(recipe)
+    with torch.no_grad():
+        trainer.model.output_layer.bias[5] = torch.nan
+    if stopped:
+        trainer.stop_asked = lambda: trainer.position.update == 2
+        saved = list(trainer.events())[-1]
+        assert isinstance(saved, Saved)
+        trainer = trainer_of(recipe)
+        trainer = replace(trainer, position=saved.position, resumed=saved.tensors)
+    with pytest.raises(ArgbeamError, match=r"^update 6: 6 gradients in a row were not finite and were left out; "):
+        list(trainer.events())
+
+
+def test_bad_gradients_among_good_ones_do_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three sentences a batch has one: the one with a word whose vector is not finite is one update in three."""
+    recipe = one_stage(
+        tmp_path, "runtime.not_finite_limit=2", "batch.size=1", "model.dropout=0.0", epochs=4, keep="last"
+    )
+    (tmp_path / "train.txt").write_text("ba ko\nko ba\nti lu\n", encoding="utf-8")
+    told(monkeypatch, [1.0] * 4, keep="perplexity")
+    trainer = trainer_of(recipe)
+    with torch.no_grad():
+        trainer.model.encoder.embedding.weight[trainer.task.source.index["ti"]] = torch.nan
+    by_epoch = [record["not_finite"] for record in records_of(list(trainer.events()), "epoch")]
+    assert by_epoch == [1, 1, 1, 1]
+
+
+def test_batches_that_memory_did_not_hold_are_in_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of two sentences fail, single ones do not: every update of the epoch is made of halves."""
+    plain = CrossEntropy.__call__
+
+    def small_only(self: CrossEntropy, model: Any, batch: Any, noise: Any) -> Any:
+        if noise is not None and batch.shape[0] > 1:
+            raise torch.OutOfMemoryError
+        return plain(self, model, batch, noise)
+
+    whole = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    list(whole.events())
+    monkeypatch.setattr(CrossEntropy, "__call__", small_only)
+    split = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    (epoch,) = records_of(list(split.events()), "epoch")
+    assert (epoch["out_of_memory"], epoch["sentences"], epoch["not_finite"]) == (3, 6, 0)
+    for name, value in weights_of(whole).items():
+        torch.testing.assert_close(weights_of(split)[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_few_gradients_that_are_not_finite_are_counted_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(monkeypatch, [1.0], keep="perplexity")
+    trainer = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    with torch.no_grad():
+        trainer.model.encoder.embedding.weight[5] = torch.nan  # one word of the vocabulary
+    before = {name: value.nan_to_num(7.0) for name, value in weights_of(trainer).items()}
+    (epoch,) = records_of(list(trainer.events()), "epoch")
+    assert epoch["not_finite"] == 3
+    assert same(before, {name: value.nan_to_num(7.0) for name, value in weights_of(trainer).items()})
+
+
+def test_a_dev_perplexity_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
+    trainer = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
+    with torch.no_grad():
+        trainer.model.output_layer.bias[5] = torch.nan
+    with pytest.raises(ArgbeamError) as error:
+        list(trainer.events())
+    assert str(error.value) == (
+        "update 3: the dev perplexity is not a number; training has diverged: lower the learning rates of the stage"
+    )
+
+
+@pytest.mark.parametrize("model", ["lstm", "lstm_lm", "conv"])
+@pytest.mark.parametrize("loss", [PRETRAIN["loss"], BSO["loss"]], ids=["cross_entropy", "bso"])
+def test_bf16_trains_and_scores_and_weights_stay_float32(tmp_path: Path, loss: dict[str, Any], model: str) -> None:
+    """Its loss is near float32's: bfloat16 has eight bits, and the first loss is that of the same weights."""
+    losses = {}
+    for precision in ("float32", "bf16"):
+        overrides = (f"runtime.precision={precision}", f"model.kind={model}", "model.dropout=0.0")
+        recipe = one_stage(tmp_path, *overrides, epochs=1, loss=loss)
+        trainer = trainer_of(recipe)
+        batch = trainer.plan.batch([0, 1])
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
+            step_loss = make_loss(recipe.stages["only"].loss, trainer.task).at(0)
+            noise = Noise(1, torch.tensor(0), batch.sentence_B)
+            losses[precision] = step_loss(trainer.model, batch, noise).total
+            state = trainer.model.step(trainer.model.encode(batch, None), batch.target_BT[:, 0])
+            scores = trainer.model.scores(trainer.model.output(state)[:, None])
+        assert losses[precision].dtype == scores.dtype == torch.float32
+        events = list(trainer.events())
+        assert {value.dtype for value in trainer.model.state_dict().values()} == {torch.float32}
+        assert records_of(events, "epoch")[0]["not_finite"] == 0
+    assert losses["bf16"].item() == pytest.approx(losses["float32"].item(), rel=0.02)
+    assert losses["bf16"].item() != losses["float32"].item()
+
+
+def test_a_model_is_searched_as_it_was_trained_but_for_what_the_recipe_says(tmp_path: Path) -> None:
+    recipe = small_recipe(data=short_text(tmp_path))
+    task = TASKS[recipe.task.kind].fit(recipe).task
+    cross_entropy, bso = (
+        (loss.rule, loss.stop) for loss in (make_loss(stage.loss, task) for stage in recipe.stages.values())
+    )
+    assert decode_rules(*cross_entropy, Decode()) == (LogprobSum(), StopBest())
+    assert decode_rules(*cross_entropy, Decode(length_power=0.5, stop="top")) == (LogprobSum(0.5), StopTop())
+    assert decode_rules(*cross_entropy, Decode(length_power="dev")) == (LogprobSum(0.0), StopBest())
+    assert decode_rules(*bso, Decode()) == (LastScore(), StopTop())
+    assert decode_rules(*bso, Decode(stop="best")) == (LastScore(), StopBest())
+    assert decode_rules(*bso, Decode(length_power=1.0)) == (LastScore(), StopTop())
+
+
+def test_an_epochs_figures_are_made_from_sums() -> None:
+    """8 violations in 32 words of 4 sentences in 2 updates: a quarter of the words, segments of 24 / 8 = 3 words."""
+    sums = {
+        "loss": 16.0,
+        "words": 32.0,
+        "sentences": 4.0,
+        "updates": 2.0,
+        "norm": 5.0,
+        "not_finite": 0.0,
+        "out_of_memory": 1.0,
+        "violations": 8.0,
+        "violations_by_tenth": [8.0] + [0.0] * 9,
+        "words_by_tenth": [16.0, 16.0] + [0.0] * 8,
+        "rival_is_gold": 2.0,
+        "rival_ended": 1.0,
+        "segment_words": 24.0,
+        "gold_on_beam": 3.0,
+    }
+    assert epoch_figures(sums) == {
+        "sentences": 4.0,
+        "words": 32.0,
+        "loss_per_word": 0.5,
+        "gradient_norm": 2.5,
+        "not_finite": 0.0,
+        "out_of_memory": 1.0,
+        "violations_per_word": 0.25,
+        "violations_by_tenth": [0.5] + [0.0] * 9,
+        "rival_is_gold_share": 0.25,
+        "rival_ended_share": 0.125,
+        "segment_length": 3.0,
+        "gold_on_beam": 0.75,
+    }
+    assert epoch_figures({})["loss_per_word"] == 0.0
+
+
+def test_an_epochs_figures_tell_where_searches_without_restarts_stopped() -> None:
+    """3 of 4 sentences lost gold early; they kept it for 10 words in all, 2.5 each."""
+    figures = epoch_figures({"sentences": 4.0, "stopped_early": 3.0, "stop_words": 10.0})
+    assert (figures["stopped_early_share"], figures["stop_step"]) == (0.75, 2.5)
+
+
+def test_an_epochs_figures_tell_of_outputs_of_its_own() -> None:
+    """4 sentences of 8 words: rewards of 3 are 0.75 each, 4 own words a half of all, an error of 2 a half of each."""
+    sums = {"words": 8.0, "sentences": 4.0, "reward": 3.0, "own_words": 4.0, "baseline_error": 2.0}
+    sums |= {"risk": 1.0, "candidates": 20.0, "sequence_loss": 16.0, "cross_entropy": 4.0}
+    found = epoch_figures(sums)
+    told = {name: found[name] for name in found if name not in epoch_figures({})}
+    assert told == {
+        "reward_per_sentence": 0.75,
+        "risk_per_sentence": 0.25,
+        "candidates_per_sentence": 5.0,
+        "own_words_per_word": 0.5,
+        "sequence_loss_per_word": 2.0,
+        "cross_entropy_per_word": 0.5,
+        "baseline_error": 0.5,
+    }
+
+
+class NoRecorder(TapeRecorder):
+    """Records nothing."""
+
+    @contextmanager
+    def record(self, graph: Graph) -> Iterator[None]:
+        raise RuntimeError("a copy from the host is not permitted")
+        yield
+
+
+def recording(monkeypatch: pytest.MonkeyPatch, recorders: Iterator[TapeRecorder]) -> None:
+    """Searches on dev, then each stage's steps, are recorded by these."""
+    monkeypatch.setattr(devices, "make_recorder", lambda runtime, device: next(recorders))
+
+
+def test_steps_that_cannot_be_recorded_are_told_of_once_and_train_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small_recipe(data=short_text(tmp_path))
+    plain = trainer_of(recipe)
+    expected = list(plain.events())
+    recording(monkeypatch, iter([TapeRecorder(), NoRecorder()]))  # a third one is not asked for
+    trainer = trainer_of(recipe)
+    events = list(trainer.events())
+    assert same(weights_of(trainer), weights_of(plain))
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    reason = "RuntimeError: a copy from the host is not permitted"
+    assert notices == [f"training steps cannot be recorded as CUDA graphs and run one operation at a time: {reason}"]
+    first, *others = records_of(events, "epoch")
+    assert (first["captures"], first["captured_shapes"], first["not_captured"]) == (0, 0, reason)
+    assert "captures" not in others[-1]  # the second stage did not try
+    for kind in ("epoch", "stage"):
+        for with_graphs, without in zip(records_of(events, kind), records_of(expected, kind), strict=True):
+            assert with_graphs.get("dev") == without.get("dev")
+            assert "memory_mb" not in with_graphs  # that of a CUDA device
+
+
+def test_searches_on_dev_are_recorded_once_for_all_stages_and_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sentences of two and three words are one batch; it is searched in each epoch of BSO, and replayed from
+    the second on, with the weights as they are then."""
+    recipe = one_stage(tmp_path, epochs=3, keep="score", keep_beam=2)
+    expected = list(trainer_of(recipe).events())
+    recording(monkeypatch, iter([TapeRecorder(), NoRecorder()]))
+    events = list(trainer_of(recipe).events())
+    records = records_of(events, "epoch")
+    assert [record["dev"] for record in records] == [record["dev"] for record in records_of(expected, "epoch")]
+    assert [record["decode_captures"] for record in records] == [0, 2, 2]
+    assert [record["decode_captured_shapes"] for record in records] == [0, 1, 1]
+    assert records_of(events, "stage")[0]["decode_captures"] == 2
+
+
+def test_searches_on_dev_that_cannot_be_recorded_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = one_stage(tmp_path, epochs=4, keep="score", keep_beam=2)
+    expected = list(trainer_of(recipe).events())
+    recording(monkeypatch, iter([NoRecorder(), NoRecorder()]))
+    events = list(trainer_of(recipe).events())
+    notices = [event.text.split(" cannot")[0] for event in events if isinstance(event, Notice)]
+    assert notices == ["training steps", "searches on dev"]
+    assert [r["dev"] for r in records_of(events, "epoch")] == [r["dev"] for r in records_of(expected, "epoch")]

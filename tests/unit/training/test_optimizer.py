@@ -1,0 +1,106 @@
+"""Adagrad against PyTorch's own, in float64."""
+
+import pytest
+import torch
+from torch import nn
+
+from argbeam.training.optimizer import Adagrad
+
+
+def parameters(seed: int) -> dict[str, list[nn.Parameter]]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"encoder": [(3, 4), (4,)], "output": [(5,)]}
+    return {
+        name: [nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64)) for s in group]
+        for name, group in shapes.items()
+    }
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 5.0, 1e9])
+@pytest.mark.parametrize("epsilon", [1e-10, 0.1])
+def test_steps_are_those_of_torch_adagrad_after_clipping(max_norm: float, epsilon: float) -> None:
+    """A large epsilon shows that it is added to the root, not under it."""
+    ours, theirs = parameters(0), parameters(0)
+    rates = {"encoder": 0.02, "output": 0.2}
+    optimizer = Adagrad(ours, rates=rates, max_norm=max_norm, epsilon=epsilon)
+    reference = torch.optim.Adagrad([{"params": theirs[name], "lr": rate} for name, rate in rates.items()], eps=epsilon)
+    generator = torch.Generator().manual_seed(1)
+    flat = [p for name in rates for p in theirs[name]]
+    for _ in range(5):
+        gradients = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in flat]
+        for parameter, gradient in zip(flat, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        norm = torch.nn.utils.clip_grad_norm_(flat, max_norm)
+        reference.step()
+        found = optimizer.step(gradients)
+        assert found.item() == pytest.approx(norm.item(), rel=1e-12)
+        for name in rates:
+            for mine, other in zip(ours[name], theirs[name], strict=True):
+                # clip_grad_norm_ adds 1e-6 to the norm before it divides.
+                torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
+
+
+def test_one_step_by_hand() -> None:
+    """Gradient (3, 4) has norm 5; to norm 1 it is (0.6, 0.8). With sums of squares (0.36, 0.64) from nothing and
+    epsilon 0.4, rate 0.1: 0.1 * 0.6 / (0.6 + 0.4) = 0.06 and 0.1 * 0.8 / (0.8 + 0.4) = 0.0667."""
+    weight = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = Adagrad({"all": [weight]}, rates={"all": 0.1}, max_norm=1.0, epsilon=0.4)
+    norm = optimizer.step([torch.tensor([3.0, 4.0], dtype=torch.float64)])
+    assert norm.item() == pytest.approx(5.0)
+    assert weight.tolist() == pytest.approx([-0.06, -0.08 / 1.2])
+    assert optimizer.sums[0].tolist() == pytest.approx([0.36, 0.64])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
+    ours = parameters(0)
+    optimizer = Adagrad(ours, rates={"encoder": 0.02, "output": 0.2}, max_norm=5.0)
+    optimizer.step([torch.ones_like(p) for p in optimizer.parameters])
+    before = [p.detach().clone() for p in optimizer.parameters]
+    sums = [s.clone() for s in optimizer.sums]
+    gradients = [torch.ones_like(p) for p in optimizer.parameters]
+    gradients[1][2] = bad
+    norm = optimizer.step(gradients)
+    assert not norm.isfinite()
+    assert all(torch.equal(p, old) for p, old in zip(optimizer.parameters, before, strict=True))
+    assert all(torch.equal(s, old) for s, old in zip(optimizer.sums, sums, strict=True))
+
+
+def test_reset_forgets_the_gradients_seen() -> None:
+    """The first step from empty sums is rate * sign(gradient); after a reset it is so again."""
+    weight = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = Adagrad({"all": [weight]}, rates={"all": 0.1}, max_norm=1e9)
+    for _ in range(2):
+        before = weight.detach().clone()
+        optimizer.step([torch.tensor([2.0, -3.0], dtype=torch.float64)])
+        assert (weight - before).tolist() == pytest.approx([-0.1, 0.1])
+        optimizer.reset()
+
+
+def test_the_callers_gradients_are_left_as_they_are() -> None:
+    weight = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    gradient = torch.tensor([30.0, 40.0], dtype=torch.float64)
+    Adagrad({"all": [weight]}, rates={"all": 0.1}, max_norm=1.0).step([gradient])
+    assert gradient.tolist() == [30.0, 40.0]
+
+
+def test_the_average_is_what_the_decay_says_and_is_seen_inside_only() -> None:
+    """A gradient of 1 from empty sums steps by -rate / root n: weights -1, -1.707; with decay 0.75 the average goes
+    0, -0.25, -0.75 * 0.25 - 0.25 * 1.707 = -0.614."""
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = Adagrad({"all": [weight]}, rates={"all": 1.0}, max_norm=1e9, average=0.75)
+    memory = weight.data_ptr()
+    for _ in range(2):
+        optimizer.step([torch.ones(1, dtype=torch.float64)])
+    with optimizer.averaged():
+        assert weight.item() == pytest.approx(-0.614, abs=1e-3)
+        assert weight.data_ptr() == memory
+    assert weight.item() == pytest.approx(-1 - 0.5**0.5)
+
+
+def test_without_an_average_the_weights_are_seen_as_they_are() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = Adagrad({"all": [weight]}, rates={"all": 1.0}, max_norm=1e9)
+    optimizer.step([torch.ones(1)])
+    with optimizer.averaged():
+        assert weight.item() == pytest.approx(0.0)
