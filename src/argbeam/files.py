@@ -1,15 +1,30 @@
-"""Files that survive a kill: whole files replaced at once, and records appended as JSON lines."""
+"""Files that survive a kill (whole files, records as JSON lines), and the system's errors as one line."""
 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.errors import DataError
+from argbeam.errors import ArgbeamError, DataError
 
 TEMPORARY = ".tmp"
+
+
+@contextmanager
+def reading(path: Path | str, expected: str, error: type[ArgbeamError] = DataError) -> Iterator[None]:
+    """Turn an OSError into `cannot read PATH: REASON; EXPECTED`. Only reading belongs in the block."""
+    with _as_one_line(f"cannot read {path}", expected, error):
+        yield
+
+
+@contextmanager
+def writing(path: Path | str, hint: str, error: type[ArgbeamError] = ArgbeamError) -> Iterator[None]:
+    """Turn an OSError into `cannot write PATH: REASON; HINT`. Only writing belongs in the block."""
+    with _as_one_line(f"cannot write {path}", hint, error):
+        yield
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -76,6 +91,14 @@ def truncate_records(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> i
     return len(records) - kept
 
 
+@contextmanager
+def _as_one_line(failure: str, hint: str, error: type[ArgbeamError]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise error(f"{failure}: {cause.strerror or cause}; {hint}") from cause
+
+
 def _write_durably(path: Path, data: bytes) -> None:
     # No link is followed: a folder from elsewhere could hold one under this name that leads to a file of the user's.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
@@ -114,10 +137,8 @@ def _end_of_last_line(descriptor: int) -> int:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with reading(path, "a file of JSON lines is expected"):
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; a file of JSON lines is expected") from None
 
 
 def _parse(data: bytes, path: Path) -> Iterator[tuple[dict[str, Any], int]]:

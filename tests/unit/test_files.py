@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from argbeam.errors import DataError
-from argbeam.files import append_record, read_records, truncate_records, write_atomic
+from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.files import append_record, read_records, reading, truncate_records, write_atomic, writing
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -140,8 +142,23 @@ def test_a_missing_file_of_records_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_records(tmp_path / "none.jsonl")
     assert str(caught.value) == (
-        f"{tmp_path}/none.jsonl: cannot be read: No such file or directory; a file of JSON lines is expected"
+        f"cannot read {tmp_path}/none.jsonl: No such file or directory; a file of JSON lines is expected"
     )
+
+
+@pytest.mark.parametrize(
+    ("block", "verb", "error"),
+    [
+        (reading, "read", DataError),
+        (writing, "write", ArgbeamError),
+        (partial(reading, error=ConfigError), "read", ConfigError),
+    ],
+)
+def test_an_error_of_the_system_is_one_line(block: Callable[..., Any], verb: str, error: type[ArgbeamError]) -> None:
+    with pytest.raises(error) as caught, block("a/b", "a file is expected"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert type(caught.value) is error
+    assert str(caught.value) == f"cannot {verb} a/b: No space left on device; a file is expected"
 
 
 def test_a_resumed_run_has_each_record_once(tmp_path: Path) -> None:

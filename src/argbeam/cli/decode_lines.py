@@ -14,7 +14,7 @@ from lzma import LZMAFile
 from pathlib import Path
 from typing import Any, TextIO
 
-from argbeam.data.readers.text import open_stream, reading
+from argbeam.data.readers.text import decode_line, open_stream, unpacking
 from argbeam.decoding.evaluate import Decoded, item_of
 from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, DataError
 from argbeam.runs.load import Run
@@ -174,7 +174,7 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
     rest, number, lines = b"", 0, list[str]()
     while True:
         try:
-            with reading(Path(name)):
+            with unpacking(Path(name)):
                 data = source.read1(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16)
         except DataError:
             yield lines  # what came before the damage
@@ -185,7 +185,7 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
         for raw in whole:
             number += 1
             try:
-                lines.append(_text(raw, name, number))
+                lines.append(decode_line(raw, name, number))
             except DataError:
                 yield lines  # what came before the bad line is decoded and written
                 raise
@@ -197,7 +197,7 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
             lines = []
     try:
         if rest:
-            lines.append(_text(rest, name, number + 1))
+            lines.append(decode_line(rest, name, number + 1))
     finally:
         if lines:
             yield lines
@@ -222,7 +222,7 @@ def _regular_file(path: str, standard: TextIO) -> tuple[int, int] | None:
 
 def _open_input(path: str) -> AbstractContextManager[Any]:
     if path.endswith((".gz", ".xz")):
-        with reading(Path(path)):
+        with unpacking(Path(path)):
             return open_stream(Path(path))
     try:
         return Path(path).open("rb")
@@ -246,13 +246,3 @@ def _open_output(path: str) -> TextIO:
         return Path(path).open("w", encoding="utf-8", newline="\n")
     except OSError as error:
         raise ArgbeamError(f"{path}: cannot be written: {error.strerror}; a file is expected") from None
-
-
-def _text(raw: bytes, name: str, number: int) -> str:
-    try:
-        text = raw.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}:{number}: byte {error.start + 1} is not UTF-8; UTF-8 is expected") from None
-    if "\0" in text:
-        raise DataError(f"{name}:{number}: NUL at byte {raw.index(0) + 1} of the line; text holds none")
-    return text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no part of the first word

@@ -23,7 +23,7 @@ import numpy as np
 
 from argbeam.data.batches import Example, Lengths
 from argbeam.errors import DataError
-from argbeam.files import TEMPORARY, write_atomic
+from argbeam.files import TEMPORARY, reading, write_atomic
 
 FORMAT = 1
 
@@ -137,12 +137,12 @@ class _Numbers:
 
 def _read_header(folder: Path) -> dict[str, Any]:
     path = folder / _HEADER
+    with reading(path, "the header of a store is expected"):
+        data = path.read_bytes()
     try:
-        header = json.loads(path.read_bytes())
+        header = json.loads(data)
         whole = header["store"] == FORMAT and set(header["sha256"]) == {_TOKENS, _LENGTHS}
         whole = whole and all(isinstance(data, str) for data in header["assets"].values())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; a store's header is expected") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
@@ -151,10 +151,7 @@ def _read_header(folder: Path) -> dict[str, Any]:
 
 
 def _check_file(path: Path, digest: str) -> None:
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; a part of a store is expected") from None
+    with reading(path, "a part of a store is expected"), path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != digest:
         raise DataError(f"{path}: altered: its SHA-256 is not the one it was written with")

@@ -303,7 +303,7 @@ def test_an_empty_line_is_an_error_after_the_lines_before_it(argbeam: Command, r
 def test_a_line_that_is_not_utf8_is_an_error(argbeam: Command, runs: dict[str, Path]) -> None:
     done = argbeam("decode", runs["ordering"], stdin=b"x\ny\xff\n")
     assert done.returncode == 2
-    assert done.stderr == "argbeam: error: stdin:2: byte 2 is not UTF-8; UTF-8 is expected\n"
+    assert done.stderr == "argbeam: error: stdin:2: not UTF-8 at byte 2 of the line (0xff); text files are UTF-8\n"
 
 
 def test_files_that_cannot_be_opened_are_errors(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
@@ -334,8 +334,8 @@ def test_an_unfinished_run_and_a_folder_that_is_no_run_are_told_apart(argbeam: C
 
 def test_the_lines_before_one_that_is_refused_are_decoded(argbeam: Command, runs: dict[str, Path]) -> None:
     for bad, fault in (
-        (b"y\xff", "byte 2 is not UTF-8; UTF-8 is expected"),
-        (b"y\0", "NUL at byte 2 of the line; text holds none"),
+        (b"y\xff", "not UTF-8 at byte 2 of the line (0xff); text files are UTF-8"),
+        (b"y\0", "NUL at byte 2 of the line; text files hold none"),
         (b"y " * 2001, "2,001 words; decode.max_words = 2000 is the most that is decoded"),
     ):
         done = argbeam("decode", runs["ordering"], stdin=b"x\nz\n" + bad + b"\nw\n")
@@ -510,7 +510,7 @@ def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_
     options = ("evaluate", run, "--beam", "2", "--split", "dev", "--json")
     scored = argbeam(*options)
     before.rename(now)
-    assert f"{before / 'dev.txt'}: no such file" in argbeam(*options).stderr
+    assert f"cannot read {before / 'dev.txt'}: No such file or directory" in argbeam(*options).stderr
     done = argbeam(*options, "--data", now, "--against", run)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -185,7 +185,7 @@ def test_a_kill_while_the_store_is_written_leaves_none(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write_store(tmp_path / "store", dies(), about={}, assets={})
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot read"):
         StoredExamples(tmp_path / "store")
     write_store(tmp_path / "store", [Example((4,), (5,), 0)], about={}, assets={})
     assert len(StoredExamples(tmp_path / "store")) == 1

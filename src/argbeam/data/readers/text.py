@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from argbeam.errors import DataError
+from argbeam.files import reading
 
 # What a file's name may end in besides its own ending.
 COMPRESSIONS = ("", ".gz", ".xz")
@@ -107,29 +108,24 @@ def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
     """
     with open_bytes(path) as stream:
         for line, raw in enumerate(stream, start=1):
-            yield line, _decode(raw, path, line)
+            yield line, decode_line(raw, path, line)
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BufferedIOBase]:
     """Open a plain, `.gz` or `.xz` file; a failure to open or to read it is a DataError."""
-    with reading(path), open_stream(path) as stream:
+    with unpacking(path), open_stream(path) as stream:
         yield stream
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Any failure in here is one to open or to read the file: a DataError. Nothing else belongs in here."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise DataError(f"{path}: a directory; a file is expected") from error
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or not a whole {path.suffix} file ({_one_line(error)})") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from error
+def unpacking(path: Path) -> Iterator[None]:
+    """Turn a failure to open, read or decompress the file into a DataError. Nothing else belongs in the block."""
+    with reading(path, "a file is expected"):
+        try:
+            yield
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: damaged or not a whole {path.suffix} file ({error})") from error
 
 
 def open_stream(path: Path) -> BufferedIOBase:
@@ -144,7 +140,8 @@ def open_stream(path: Path) -> BufferedIOBase:
     return path.open("rb")
 
 
-def _decode(raw: bytes, path: Path, line: int) -> str:
+def decode_line(raw: bytes, path: Path | str, line: int) -> str:
+    """The text of one line of UTF-8, with or without its line end; a byte order mark in line 1 is dropped."""
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     try:
         text = raw.decode("utf-8")
@@ -192,7 +189,3 @@ def _need_a_line(path: Path, count: int) -> None:
 def _need_a_word(text: str, path: Path, line: int, found: str = "an empty line") -> None:
     if not text.strip():
         raise DataError(f"{path}:{line}: {found}; at least one word is expected")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
