@@ -1,6 +1,10 @@
-"""Run folders: what belongs into one, that nothing else is taken for one, and that no link leads out of it."""
+"""Run folders: the names in one, its lock, and checks that nothing else is taken for one or written through a link."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from argbeam.errors import ArgbeamError
 from argbeam.files import TEMPORARY
@@ -22,6 +26,37 @@ def check_out(folder: Path) -> None:
         raise ArgbeamError(
             f"{folder}: neither empty nor a run: it holds {foreign[0]}; --out takes a new folder, or a run"
         )
+
+
+@contextmanager
+def lock_folder(folder: Path, *, doing: str) -> Iterator[None]:
+    """Make the folder and hold its lock; an error where another process is `doing` the same.
+
+    The system releases the lock of a killed process. The lock file stays.
+    """
+    lock = FileLock(folder / LOCK, thread_local=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ArgbeamError(f"{folder}: another process is {doing}") from None
+    except OSError as error:
+        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; --out takes a folder") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the folder's lock."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, blocking=False):
+            return False
+    except Timeout:
+        return True
 
 
 def is_trained(folder: Path) -> bool:

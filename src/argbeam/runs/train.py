@@ -1,6 +1,5 @@
 """Training into a run folder, or going on with the run that is there."""
 
-import fcntl
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -44,7 +43,7 @@ def train(
     """
     with ExitStack() as held:
         group.first(lambda: folders.check_out(folder))
-        group.first(lambda: held.enter_context(_locked(folder)))
+        group.first(lambda: held.enter_context(folders.lock_folder(folder, doing="training this run")))
         yield from _train(recipe, folder, stop_asked, group)
 
 
@@ -230,19 +229,3 @@ def _written(folder: Path) -> Iterator[None]:
         raise ArgbeamError(
             f"{folder}: cannot be written: {error.strerror}; mended, training goes on from its last checkpoint"
         ) from None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process trains a run at a time."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / folders.LOCK).open("w")
-    except OSError as error:
-        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; --out takes a folder") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ArgbeamError(f"{folder}: another process is training this run") from None
-        yield

@@ -1,6 +1,5 @@
 """Run folders: what a stop or a kill leaves is gone on with to the same end, and what does not fit is refused."""
 
-import fcntl
 import json
 import random
 import subprocess
@@ -15,6 +14,7 @@ from argbeam.decoding.evaluate import Evaluation
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.files import read_records
 from argbeam.runs import checkpoint
+from argbeam.runs.layout import is_locked
 from argbeam.runs.load import Run, load
 from argbeam.runs.model import build_model, start_vectors
 from argbeam.runs.train import train
@@ -228,6 +228,7 @@ def test_one_process_trains_a_run_at_a_time(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin and other.stdout
         other.stdout.readline()
+        assert is_locked(run)
         with pytest.raises(ArgbeamError) as error:
             finish(recipe, run)
         assert str(error.value) == f"{run}: another process is training this run"
@@ -238,8 +239,8 @@ def test_one_process_trains_a_run_at_a_time(tmp_path: Path) -> None:
 
 def test_the_lock_is_given_back_when_training_is_left(tmp_path: Path) -> None:
     assert train_until(pretrain_only(tmp_path), tmp_path / "run", 2)
-    with (tmp_path / "run" / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert (tmp_path / "run" / ".lock").is_file()
+    assert not is_locked(tmp_path / "run")
 
 
 def test_an_out_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
