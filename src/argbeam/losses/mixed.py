@@ -8,7 +8,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.losses.contract import Loss, LossOutput, LossWeights, StepLoss
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.models.contract import Lists, Model, StepsFrom, StepsSome, Unrolls
+from argbeam.models.contract import Model, Scorer, Shortcuts, Unrolls
 from argbeam.models.noise import Noise
 from argbeam.models.state import Places, State
 from argbeam.search.score_rules import ScoreRule
@@ -88,16 +88,6 @@ class EncodedOnce:
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         return self.model.step(state, tokens_N)
 
-    def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
-        if isinstance(self.model, StepsFrom):
-            return self.model.step_from(state, rows_N, tokens_N)
-        return self.model.step(state.select(rows_N), tokens_N)
-
-    def step_some(
-        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places
-    ) -> State | None:
-        return self.model.step_some(state, rows_X, tokens_X, places) if isinstance(self.model, StepsSome) else None
-
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
     ) -> Float[Tensor, "T N H"] | None:
@@ -111,6 +101,10 @@ class EncodedOnce:
     ) -> Float[Tensor, "G R C"]:
         return self.model.scores(output_GRH, candidates_GC)
 
-    def listed(self, candidates_GC: Int[Tensor, "G C"]) -> Model:
-        """To score by; what it would encode is not shared."""
-        return self.model.listed(candidates_GC) if isinstance(self.model, Lists) else self
+    def step_from(
+        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places | None
+    ) -> State | None:
+        return self.model.step_from(state, rows_X, tokens_X, places) if isinstance(self.model, Shortcuts) else None
+
+    def scorer_of(self, candidates_GC: Int[Tensor, "G C"]) -> Scorer:
+        return self.model.scorer_of(candidates_GC) if isinstance(self.model, Shortcuts) else self.model

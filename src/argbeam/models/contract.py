@@ -12,68 +12,63 @@ from argbeam.models.noise import Noise
 from argbeam.models.state import Places, State
 
 
-class Model(Protocol):
-    """An encoder-decoder as the search sees it; any `torch.nn.Module` with these methods is one.
-
-    A step reads the newest word and says nothing; `output` is what the last layer reads; `scores` is that layer. They
-    are apart because a loss replays a sentence step by step but scores all its steps at once, and because only some
-    words' scores are needed under constraints and in the replay.
-    """
-
-    def encode(self, batch: Batch, noise: Noise | None) -> State:
-        """The state before the first word, one row per sentence. All randomness is drawn here, from `noise`;
-        without noise there is no dropout."""
-
-    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
-        """The state after reading one more word per row; the first word read is BOS. `state` is left as it is."""
-
-    def output(self, state: State) -> Float[Tensor, "N H"]:
-        """What the output layer reads, of each row."""
+class Scorer(Protocol):
+    """An output layer."""
 
     def scores(
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
-        """The raw scores f (no softmax) of the whole vocabulary, or of the words listed for each group of rows."""
+        """Raw scores f (no softmax) of the whole vocabulary, or of the candidates listed for each group of rows."""
+
+
+class Model(Scorer, Protocol):
+    """An encoder-decoder as the search sees it: any `torch.nn.Module` with these methods and `scores`.
+
+    `step` reads the newest token, `output` is the input of the output layer, `scores` is that layer. They are apart
+    because a loss replays a sentence step by step but scores all its steps at once, and because constraints and the
+    replay need the scores of a few tokens only.
+    """
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        """State before the first token, one row per sentence. All randomness is drawn here, from `noise`; without
+        noise there is no dropout."""
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        """State after one more token per row; the first token is BOS. `state` is not changed."""
+
+    def output(self, state: State) -> Float[Tensor, "N H"]:
+        """Input of the output layer, of each row."""
 
 
 @runtime_checkable
 class Unrolls(Protocol):
-    """A model that can read given words in one pass, faster than step by step. Nothing else changes."""
+    """Optional, for losses: given tokens read in one pass, faster than step by step."""
 
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
     ) -> Float[Tensor, "T N H"] | None:
-        """What `output` gives after each word; None where the pass cannot be had, and steps must do.
+        """`output` after each token; None where there is no such pass: the caller then steps.
 
-        Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads; not at the
-        first step, which both rows of a pair start from the same state.
+        Where `restarted_TB` is true, the second row of a pair takes the first row's state before it reads. The first
+        step has no restart: both rows of a pair start from the same state.
         """
 
 
 @runtime_checkable
-class StepsFrom(Protocol):
-    """A model that can step from other rows than its own without moving them first."""
+class Shortcuts(Protocol):
+    """Optional, for the search: the same results in less time. The search calls these without gradient."""
 
-    def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
-        """`step(state.select(rows_N), tokens_N)`."""
-
-
-@runtime_checkable
-class StepsSome(Protocol):
-    """A model that can step some rows of a sentence and leave out others."""
-
-    def step_some(
-        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places
+    def step_from(
+        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places | None
     ) -> State | None:
-        """The rows of `step_from` at these places alone; None where they cannot be had, and all must be stepped."""
+        """`step(state.select(rows_X), tokens_X)` without the copy.
 
+        With `places` X are some rows of the next state, more of one sentence than of another. None where this cannot be
+        done: the caller then selects and steps all rows.
+        """
 
-@runtime_checkable
-class Lists(Protocol):
-    """A model that can make ready to score the same words again and again."""
-
-    def listed(self, candidates_GC: Int[Tensor, "G C"]) -> Model:
-        """This model, for which `scores` of these candidates are cheaper: a search asks for them at every step."""
+    def scorer_of(self, candidates_GC: Int[Tensor, "G C"]) -> Scorer:
+        """Scorer prepared for these candidates, which a search under constraints scores at every step."""
 
 
 class Network(Model, Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from argbeam.data.batches import Batch
 from argbeam.models.encoder_decoder import EncoderDecoder
 from argbeam.models.noise import Noise
-from argbeam.models.output_layer import ListedWords, WideLinear
+from argbeam.models.output_layer import CandidateScorer, WideLinear
 from argbeam.models.recurrence.decoder_pass import Attended, Masks, Restarts, Weights, decoder_pass
 from argbeam.models.recurrence.layer_pass import lstm_layer, steps_for
 from argbeam.models.recurrence.lstm_step import (
@@ -79,14 +79,12 @@ class LstmSeq2Seq(EncoderDecoder):
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         return self.decoder(state, tokens_N)  # type: ignore[no-any-return]
 
-    def step_from(self, state: State, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> State:
-        """`step(state.select(rows_N), tokens_N)`; without gradient, kernels read the rows where they are."""
-        if _kernels_for(state):
-            return self.decoder.kernel_step(state, tokens_N, rows_N)
-        return self.step(state.select(rows_N), tokens_N)
-
-    def step_some(self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places) -> State:
-        """The rows of `step_from` at these places alone."""
+    def step_from(
+        self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places | None
+    ) -> State:
+        """`step(state.select(rows_X), tokens_X)`; without gradient, kernels read the rows where they are."""
+        if places is None and _kernels_for(state):
+            return self.decoder.kernel_step(state, tokens_X, rows_X)
         return self.decoder(state.select(rows_X), tokens_X, places)  # type: ignore[no-any-return]
 
     def unroll(
@@ -98,8 +96,8 @@ class LstmSeq2Seq(EncoderDecoder):
         """
         return self.decoder.unroll(state, read_TN, restarted_TB)
 
-    def listed(self, candidates_GC: Int[Tensor, "G C"]) -> "ListedWords":
-        return ListedWords.of(self, self.output_layer, candidates_GC)
+    def scorer_of(self, candidates_GC: Int[Tensor, "G C"]) -> CandidateScorer:
+        return CandidateScorer.of(self, self.output_layer, candidates_GC)
 
 
 class Encoder(nn.Module):

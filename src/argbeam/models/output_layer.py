@@ -10,11 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from argbeam.data.batches import Batch
-from argbeam.models.contract import Model
-from argbeam.models.noise import Noise
+from argbeam.models.contract import Scorer
 from argbeam.models.products import linear
-from argbeam.models.state import State
 
 
 def word_scores(
@@ -85,27 +82,18 @@ class WideLinear(nn.Linear):
 
 
 @dataclass(frozen=True)
-class ListedWords:
-    """A model and the rows of its output layer that a search under constraints needs, looked up once for all steps."""
+class CandidateScorer:
+    """Scorer with the output layer's rows of one list of candidates, looked up once for all steps of a search."""
 
-    model: Model
+    model: Scorer
     candidates_GC: Int[Tensor, "G C"]
     weight_GHC: Float[Tensor, "G H C"]
     bias_G1C: Float[Tensor, "G 1 C"]
 
     @staticmethod
-    def of(model: Model, layer: nn.Linear, candidates_GC: Int[Tensor, "G C"]) -> "ListedWords":
+    def of(model: Scorer, layer: nn.Linear, candidates_GC: Int[Tensor, "G C"]) -> "CandidateScorer":
         weight_GCH, bias_GC = listed_rows(layer, candidates_GC)
-        return ListedWords(model, candidates_GC, weight_GCH.transpose(1, 2), bias_GC[:, None])
-
-    def encode(self, batch: Batch, noise: Noise | None) -> State:
-        return self.model.encode(batch, noise)
-
-    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
-        return self.model.step(state, tokens_N)
-
-    def output(self, state: State) -> Float[Tensor, "N H"]:
-        return self.model.output(state)
+        return CandidateScorer(model, candidates_GC, weight_GCH.transpose(1, 2), bias_GC[:, None])
 
     def scores(
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None

@@ -4,7 +4,7 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from argbeam.models.contract import Model, StepsFrom, StepsSome
+from argbeam.models.contract import Model, Shortcuts
 from argbeam.models.state import State
 from argbeam.runtime import triton_guard as kernels
 from argbeam.search.gold import GoldStep
@@ -61,14 +61,14 @@ def kernel_step(
 
 def step_from(model: Model, state: State, rows_N: Tensor, tokens_N: Tensor, live: Live | None) -> State:
     """The states after the next word of each hypothesis, which goes on from one of the rows. Only live ones count."""
-    if live is not None and isinstance(model, StepsSome):
+    stepped = None
+    if isinstance(model, Shortcuts) and live is not None:
         place_X = live.places.place_X
-        some = model.step_some(state, rows_N[place_X], tokens_N[place_X], live.places)
-        if some is not None:
-            return some.select(live.row_BR.flatten())
-    if isinstance(model, StepsFrom):
-        return model.step_from(state, rows_N, tokens_N)
-    return model.step(state.select(rows_N), tokens_N)
+        some = model.step_from(state, rows_N[place_X], tokens_N[place_X], live.places)
+        stepped = None if some is None else some.select(live.row_BR.flatten())
+    elif isinstance(model, Shortcuts):
+        stepped = model.step_from(state, rows_N, tokens_N, None)
+    return model.step(state.select(rows_N), tokens_N) if stepped is None else stepped
 
 
 def advanced(choices: Choices, rows_N: Tensor, tokens_N: Tensor) -> Choices:

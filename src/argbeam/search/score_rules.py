@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from argbeam.models.contract import Model
+from argbeam.models.contract import Scorer
 
 NEVER = -torch.inf
 
@@ -21,7 +21,7 @@ class ScoreRule(Protocol):
     adds_up: ClassVar[bool]  # a prefix ranks by a sum over its words, not by its newest word alone
 
     def words(
-        self, model: Model, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
+        self, model: Scorer, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
     ) -> Float[Tensor, "B R C"]:
         """What each successor's newest word is worth."""
 
@@ -43,7 +43,7 @@ class LastScore:
     normalised: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False
 
-    def words(self, model: Model, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
+    def words(self, model: Scorer, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
         return model.scores(output_BRH, candidates_BC)
 
     def rank(self, total_BK: Tensor, words_BKC: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class ScoreSum:
     normalised: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True
 
-    def words(self, model: Model, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
+    def words(self, model: Scorer, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
         return model.scores(output_BRH, candidates_BC)
 
     def rank(self, total_BK: Tensor, words_BKC: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class LogprobSum:
     normalised: ClassVar[bool] = True
     adds_up: ClassVar[bool] = True
 
-    def words(self, model: Model, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
+    def words(self, model: Scorer, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
         logprobs_BRV = model.scores(output_BRH).log_softmax(-1)
         if candidates_BC is None:
             return logprobs_BRV

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.vocabulary import EOS, PAD
-from argbeam.models.contract import Lists, Model
+from argbeam.models.contract import Model, Scorer, Shortcuts
 from argbeam.models.state import State
 from argbeam.search.fused_step import advanced, kernel_fits, kernel_step, step_from
 from argbeam.search.gold import Gold, GoldStep, violations_of
@@ -117,9 +117,9 @@ def searching(
     verdicts: list[Verdict] = []
     read = partial(_result, gold=gold, stop=stop, n_best=n_best)
 
-    scorer = model
-    if choices.candidates_BC is not None and isinstance(model, Lists):
-        scorer = model.listed(choices.candidates_BC)
+    scorer: Scorer = model
+    if choices.candidates_BC is not None and isinstance(model, Shortcuts):
+        scorer = model.scorer_of(choices.candidates_BC)
 
     live = live_rows(beam, active_TB[0], over_B, dead_B, lanes=lanes)
     for t in range(steps):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.models.contract import Model
+from argbeam.models.contract import Scorer
 from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, Found
 from argbeam.search.score_rules import NEVER, ScoreRule
@@ -44,7 +44,7 @@ class LiveWords:
     """What every word is worth in the live rows of the beams; the same methods."""
 
     rule: ScoreRule
-    model: Model
+    model: Scorer
     output_BRH: Float[Tensor, "B R H"]
     live: Live
     words_XV: Float[Tensor, "X V"]
@@ -69,7 +69,7 @@ class LiveWords:
 
 def score_words(
     rule: ScoreRule,
-    model: Model,
+    model: Scorer,
     output_BRH: Float[Tensor, "B R H"],
     candidates_BC: Int[Tensor, "B C"] | None,
     live: Live | None,

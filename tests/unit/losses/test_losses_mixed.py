@@ -14,7 +14,7 @@ from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
-from argbeam.models.output_layer import ListedWords
+from argbeam.models.output_layer import CandidateScorer
 from argbeam.models.state import State
 from argbeam.search.score_rules import LastScore
 from argbeam.search.stop_rules import StopTop
@@ -40,9 +40,9 @@ class Counting(LstmSeq2Seq):
         self.encodings += 1
         return super().encode(batch, noise)
 
-    def listed(self, candidates_GC: Tensor) -> ListedWords:
+    def scorer_of(self, candidates_GC: Tensor) -> CandidateScorer:
         self.listings += 1
-        return super().listed(candidates_GC)
+        return super().scorer_of(candidates_GC)
 
     def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
         self.unlisted += candidates_GC is not None and not torch.is_grad_enabled()

@@ -143,7 +143,7 @@ def test_some_rows_of_a_step_are_those_of_the_whole_step(layers: int, input_feed
             rows_N = torch.arange(7 * lanes) // lanes * lanes + in_sentence_N
             whole = model.step(state.select(rows_N), tokens_N)
             place_X = torch.randperm(7 * lanes, generator=generator)[:count]
-            some = model.step_some(state, rows_N[place_X], tokens_N[place_X], Places(place_X, lanes))
+            some = model.step_from(state, rows_N[place_X], tokens_N[place_X], Places(place_X, lanes))
             assert set(some.hypothesis) == set(whole.hypothesis)
             assert some.time == whole.time
             for name, x_NH in whole.hypothesis.items():
@@ -162,9 +162,9 @@ class Counting(LstmSeq2Seq):
         self.stepped.append(len(tokens_N))
         return super().step(state, tokens_N)
 
-    def step_some(self, state: State, rows_X: Tensor, tokens_X: Tensor, places: Places) -> State:
+    def step_from(self, state: State, rows_X: Tensor, tokens_X: Tensor, places: Places | None) -> State:
         self.stepped.append(len(tokens_X))
-        return super().step_some(state, rows_X, tokens_X, places)
+        return super().step_from(state, rows_X, tokens_X, places)
 
     def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
         if candidates_GC is None:
