@@ -23,6 +23,7 @@ from argbeam.reports.table import table
 from argbeam.runtime.graph_cache import CudaRecorder, Graphs
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.score_rules import LastScore, LogprobSum
+from argbeam.search.search import SearchSettings
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.training.captured_step import CapturedStepper
 from argbeam.training.optimizer import Adagrad
@@ -162,7 +163,7 @@ def _decoding(
     anything = Unconstrained(shape.vocabulary, end_symbol=False)
     for system, rule in (("decode_logprob_sum", LogprobSum()), ("decode_last_score", LastScore())):
         for beam in beams:
-            search = Search(model, anything, rule, None, beam)
+            search = Search(model, anything, SearchSettings(beam, rule))
             yield _decoding_runner(system, search, batch, shape, capture and device.type == "cuda", group)
 
 
@@ -178,7 +179,7 @@ def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, ca
 
     return _Runner(
         system,
-        search.beam_size,
+        search.settings.beam_size,
         shape.batch * (shape.source + shape.target),
         run,
         capture_s=lambda: captured.graphs.seconds if captured else 0.0,

@@ -47,7 +47,7 @@ def assert_same_search(case: Case, rule: ScoreRule, result: SearchResult, expect
         rank = case.rank(rule, b)
         assert sequences(result, b) == truth.sequences
         found = len(truth.sequences)
-        assert result.rank_BN[b, :found].tolist() == pytest.approx([rank(s) for s in truth.sequences], abs=1e-9)
+        assert result.score_BN[b, :found].tolist() == pytest.approx([rank(s) for s in truth.sequences], abs=1e-9)
         assert result.finished_BN[b].tolist() == truth.finished + [False] * (result.finished_BN.shape[1] - found)
         assert bool(result.dead_B[b]) == truth.dead
         for searched, kept in zip(beams_of(result, b), truth.beams, strict=False):
@@ -208,17 +208,17 @@ def test_training_search_without_violations_is_the_decoding_search(
     decoded = case.search(beam=beam, rule=rule, stop=stop)
     assert trained.violations is not None
     assert not trained.violations.violation_BT.any()
-    kept_TBK = [
-        tensor[:, :, :beam] for tensor in (trained.beams.tokens_TBJ, trained.beams.parents_TBJ, trained.beams.ranks_TBJ)
-    ]
+    ours, theirs = (
+        (beams.tokens_TBJ[..., :beam], beams.parents_TBJ[..., :beam], beams.scores_TBJ[..., :beam])
+        for beams in (trained.beams, decoded.beams)
+    )
     for b, length in enumerate(case.lengths):
         ended_T = decoded.beams.tokens_TBJ[:, b, 0] == EOS
         until = int(ended_T.long().argmax()) + 1 if stop and ended_T.any() else length
-        real = decoded.beams.ranks_TBJ[:until, b] > -math.inf
-        wanted = (decoded.beams.tokens_TBJ, decoded.beams.parents_TBJ, decoded.beams.ranks_TBJ)
-        assert torch.equal(kept_TBK[2][:until, b] > -math.inf, real)
-        for ours, theirs in zip(kept_TBK, wanted, strict=True):
-            assert torch.equal(ours[:until, b][real], theirs[:until, b][real])
+        real = decoded.beams.scores_TBJ[:until, b] > -math.inf
+        assert torch.equal(ours[2][:until, b] > -math.inf, real)
+        for found, expected in zip(ours, theirs, strict=True):
+            assert torch.equal(found[:until, b][real], expected[:until, b][real])
 
 
 # Batch independence.
@@ -280,9 +280,9 @@ def test_a_sentences_result_does_not_depend_on_neighbours_padding_or_order(
     for place, i in enumerate(order):
         alone = search([i])
         assert sequences(together, place) == sequences(alone, 0)
-        real = alone.rank_BN[0] > -math.inf
+        real = alone.score_BN[0] > -math.inf
         torch.testing.assert_close(
-            together.rank_BN[place, : len(real)][real], alone.rank_BN[0][real], rtol=0, atol=1e-9
+            together.score_BN[place, : len(real)][real], alone.score_BN[0][real], rtol=0, atol=1e-9
         )
         assert together.finished_BN[place, : len(real)].tolist() == alone.finished_BN[0].tolist()
         assert bool(together.dead_B[place]) == bool(alone.dead_B[0])

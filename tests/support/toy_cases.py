@@ -155,7 +155,7 @@ def sequences(result: SearchResult, b: int) -> list[Words]:
         for row, length, rank in zip(
             result.tokens_BNT[b].tolist(),
             result.length_BN[b].tolist(),
-            result.rank_BN[b].tolist(),
+            result.score_BN[b].tolist(),
             strict=True,
         )
         if rank > -math.inf
@@ -169,7 +169,7 @@ def beams_of(result: SearchResult, b: int) -> list[list[tuple[Words, float]]]:
     for tokens_J, parents_J, ranks_J in zip(
         result.beams.tokens_TBJ[:, b].tolist(),
         result.beams.parents_TBJ[:, b].tolist(),
-        result.beams.ranks_TBJ[:, b].tolist(),
+        result.beams.scores_TBJ[:, b].tolist(),
         strict=True,
     ):
         rows = [(*rows[parent], word) for word, parent in zip(tokens_J, parents_J, strict=True)]

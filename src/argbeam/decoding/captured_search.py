@@ -1,8 +1,8 @@
 """A search without gold: launched operation by operation, or as CUDA graphs for each shape of batch.
 
-A search goes from pause to pause (`search.searching`). Each part between two pauses is one graph, and so is the reading
-of the result after each part. All of them work in the same fixed places, so that the host copies a batch in, replays
-parts until the device says that every sentence is over, and has looked at the device once a part.
+`search.search_in_parts` pauses every few steps. Each part between two pauses is one graph, and so is the reading of the
+result after each part. All graphs work in the same fixed places: the host copies a batch in and replays parts until the
+device says that every sentence is over. It waits for the device once a part.
 """
 
 from collections.abc import Iterator
@@ -17,44 +17,28 @@ from argbeam.models.contract import Model
 from argbeam.runtime.device import make_recorder
 from argbeam.runtime.graph_cache import Graph, Graphs
 from argbeam.search.result import SearchResult
-from argbeam.search.score_rules import ScoreRule
-from argbeam.search.search import Pause, result_of, searching
-from argbeam.search.stop_rules import Stop
+from argbeam.search.search import Pause, SearchSettings, result_of, search_in_parts
 from argbeam.search.successors import Successors
 from argbeam.settings import Runtime
 
 
 @dataclass(frozen=True)
 class Search:
-    """All that fixes a search but the sentences."""
+    """A search without gold, complete but for the sentences."""
 
     model: Model
     successors: Successors
-    rule: ScoreRule
-    stop: Stop | None
-    beam_size: int
-    n_best: int = 1
+    settings: SearchSettings
 
     @torch.no_grad()
     def __call__(self, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> SearchResult:
-        """As `beam_search`, from the sources on."""
+        """`beam_search`, from the sources on."""
         return result_of(self.parts(batch, length_B, steps=steps))
 
     def parts(self, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> Iterator[Pause]:
-        """The same in parts, as they are asked for; the encoder belongs to the first."""
-        yield from searching(
-            self.model,
-            self.model.encode(batch, None),
-            self.successors.start(batch),
-            beam_size=self.beam_size,
-            length_B=length_B,
-            steps=steps,
-            rule=self.rule,
-            stop=self.stop,
-            gold=None,
-            n_best=self.n_best,
-            end_early=True,
-        )
+        """The same in parts; the encoder belongs to the first."""
+        state, choices = self.model.encode(batch, None), self.successors.start(batch)
+        yield from search_in_parts(self.model, state, choices, self.settings, length_B=length_B, steps=steps)
 
 
 class CapturedSearch:
@@ -70,8 +54,7 @@ class CapturedSearch:
     def __call__(self, search: Search, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> SearchResult:
         """The result lies in fixed places: it holds until the next call."""
         # Who holds a recording holds its model, so that no other model can have the same number.
-        asked = (id(search.model), search.successors, search.rule, search.stop, search.beam_size, search.n_best)
-        shape = (*asked, *batch.shape, steps)
+        shape = (id(search.model), search.successors, search.settings, *batch.shape, steps)
         if self.graphs.refused is None and self.graphs.meet(shape):
             try:
                 recorded = self.graphs.find(shape)

@@ -17,6 +17,7 @@ from argbeam.models.contract import Model
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.result import Beams
 from argbeam.search.score_rules import LogprobSum, ScoreRule
+from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.settings import Decode
 from argbeam.tasks.contract import Item, Score, Task
@@ -80,7 +81,7 @@ class Decoder:
 
     def _search(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
         stop = self.stop if self.task.open_length else None
-        search = Search(self.model, self.task.constraint, self.rule, stop, beam, n_best)
+        search = Search(self.model, self.task.constraint, SearchSettings(beam, self.rule, stop, n_best))
         limits = [self.task.limit(example) for example in examples]
         sources = [Example(e.source, (), e.sentence) for e in examples]
         if self.captured is None:
@@ -93,7 +94,7 @@ class Decoder:
             batch = make_batch(sources, source_length=longest, size=rows).to(self.device)
             length_B = torch.tensor([*limits, *[0] * (rows - len(examples))], device=self.device)
             result = self.captured(search, batch, length_B, steps=round_up(max(limits), _ROUND))
-        tokens, ranks = result.tokens_BNT.tolist(), result.rank_BN.tolist()
+        tokens, ranks = result.tokens_BNT.tolist(), result.score_BN.tolist()
         if any(math.isnan(rank) for row in ranks[: len(examples)] for rank in row):
             raise ArgbeamError("the model's scores are not numbers: its weights are damaged, or its training diverged")
         finished, dead = result.finished_BN.tolist(), result.dead_B.tolist()
@@ -209,7 +210,7 @@ def _of_all(group: Group, found: dict[int, Decoded]) -> dict[int, Decoded]:
 
 def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
     """Per sentence and step, the beam's newest words, their parents' places in the beam before, their ranks."""
-    tokens, parents, ranks = beams.tokens_TBJ.tolist(), beams.parents_TBJ.tolist(), beams.ranks_TBJ.tolist()
+    tokens, parents, ranks = beams.tokens_TBJ.tolist(), beams.parents_TBJ.tolist(), beams.scores_TBJ.tolist()
     steps = len(tokens)
     return [
         tuple(

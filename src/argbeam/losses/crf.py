@@ -93,7 +93,7 @@ def _beam_at(
     """The prefixes on the beam of one step of each sentence, and which of its places hold one."""
     step_BK = step_B[:, None].expand(-1, beam_size)
     place_BK = torch.arange(beam_size, device=step_B.device).expand_as(step_BK)
-    rank_BK = beams.ranks_TBJ[:, :, :beam_size].gather(0, step_BK[None])[0]
+    rank_BK = beams.scores_TBJ[:, :, :beam_size].gather(0, step_BK[None])[0]
     return prefix_words(beams, place_BK, step_BK), rank_BK > NEVER
 
 

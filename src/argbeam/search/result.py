@@ -20,7 +20,7 @@ class Beams:
 
     tokens_TBJ: Int[Tensor, "T B J"]
     parents_TBJ: Int[Tensor, "T B J"]
-    ranks_TBJ: Float[Tensor, "T B J"]
+    scores_TBJ: Float[Tensor, "T B J"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class SearchResult:
     """
 
     tokens_BNT: Int[Tensor, "B N T"]
-    rank_BN: Float[Tensor, "B N"]
+    score_BN: Float[Tensor, "B N"]
     length_BN: Int[Tensor, "B N"]
     finished_BN: Bool[Tensor, "B N"]
     dead_B: Bool[Tensor, " B"]
@@ -135,26 +135,26 @@ def read_result(
     """The finished sequences; where there are none, the final beam: all of it at fixed length, else its top."""
     steps, batch = beams.tokens_TBJ.shape[:2]
     if open_length:
-        ended_BN = finished.rank_BN > NEVER
+        ended_BN = finished.score_BN > NEVER
         dead_B = dead_B & ~ended_BN.any(1)  # what died after something had finished took nothing away
         best_B1, place_B1 = total_BK.max(1, keepdim=True)
         # The top of the beam takes the first place where nothing has finished.
         top_BN = ~ended_BN.any(1, keepdim=True) & (torch.arange(n_best, device=dead_B.device) == 0)
-        rank_BN = torch.where(top_BN, best_B1, finished.rank_BN)
+        score_BN = torch.where(top_BN, best_B1, finished.score_BN)
         places_BN = torch.where(top_BN, place_B1, finished.place_BN)
         time_BN = torch.where(top_BN, steps - 1, finished.time_BN)
     else:
-        rank_BN = total_BK[:, :n_best]
-        ended_BN = ~dead_B[:, None] & (rank_BN > NEVER)
-        places_BN = torch.arange(rank_BN.shape[1], device=dead_B.device).expand(batch, -1)
+        score_BN = total_BK[:, :n_best]
+        ended_BN = ~dead_B[:, None] & (score_BN > NEVER)
+        places_BN = torch.arange(score_BN.shape[1], device=dead_B.device).expand(batch, -1)
         time_BN = torch.full_like(places_BN, steps - 1)
     if n_best:
-        tokens_BNT = prefix_words(beams, places_BN, time_BN).masked_fill((rank_BN == NEVER)[..., None], PAD)
+        tokens_BNT = prefix_words(beams, places_BN, time_BN).masked_fill((score_BN == NEVER)[..., None], PAD)
     else:
         tokens_BNT = beams.tokens_TBJ[..., :0].permute(1, 2, 0)
     return SearchResult(
         tokens_BNT=tokens_BNT,
-        rank_BN=rank_BN,
+        score_BN=score_BN,
         length_BN=(tokens_BNT != PAD).sum(2),
         finished_BN=ended_BN,
         dead_B=dead_B,

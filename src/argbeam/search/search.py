@@ -29,6 +29,21 @@ _LOOK_EVERY = 8
 
 
 @dataclass(frozen=True)
+class SearchSettings:
+    """How to search, whatever the model and the sentences.
+
+    Outputs have a fixed length without `stop`. `end_early` asks the device every few steps whether all sentences are
+    over, which a training step must not do.
+    """
+
+    beam_size: int
+    rule: ScoreRule
+    stop: Stop | None = None
+    n_best: int = 1
+    end_early: bool = True
+
+
+@dataclass(frozen=True)
 class Pause:
     """A point at which a search may end, and what it has found if it does.
 
@@ -60,45 +75,30 @@ def beam_search(
     at least its maximum, known without asking the device. With `gold` this is the training search of section 4.
     `end_early` looks at the device every few steps, which a training step must not do.
     """
-    pauses = searching(
-        model,
-        state,
-        choices,
-        beam_size=beam_size,
-        length_B=length_B,
-        steps=steps,
-        rule=rule,
-        stop=stop,
-        gold=gold,
-        n_best=n_best,
-        end_early=end_early,
-    )
-    return result_of(pauses)
+    settings = SearchSettings(beam_size, rule, stop, n_best, end_early)
+    return result_of(search_in_parts(model, state, choices, settings, length_B=length_B, steps=steps, gold=gold))
 
 
 def result_of(pauses: Iterator[Pause]) -> SearchResult:
-    """What a search has found at the first pause at which it is over."""
+    """The result at the first pause at which the search is over."""
     return next(pause.result() for pause in pauses if pause.over is None or bool(pause.over))
 
 
-def searching(
+def search_in_parts(
     model: Model,
     state: State,
     choices: Choices,
+    settings: SearchSettings,
     *,
-    beam_size: int,
     length_B: Int[Tensor, " B"],
     steps: int,
-    rule: ScoreRule,
-    stop: Stop | None,
-    gold: Gold | None,
-    n_best: int,
-    end_early: bool,
+    gold: Gold | None = None,
 ) -> Iterator[Pause]:
-    """The search of `beam_search`, which goes on from pause to pause as it is asked to; the last one is its end.
+    """Generator form of `beam_search`: yields a `Pause` every 8 steps and one at the end (`over=None`).
 
-    Who asks sees to it that no gradient is kept.
+    Call it under `torch.no_grad()`.
     """
+    beam_size, rule, stop, n_best = settings.beam_size, settings.rule, settings.stop, settings.n_best
     batch, device = length_B.shape[0], length_B.device
     lanes = beam_size + (gold is not None)  # the gold prefix rides along as the last row
     # The last step's rival is the best wrong sequence: the second best of all where gold is the best.
@@ -150,7 +150,7 @@ def searching(
                 over_B = over_B | finished.over(stop, rule, beam.total_BK, length_B)
         history.append(found)
         del words  # a search may pause for long, and this is the widest of its tensors
-        if end_early and gold is None and stop is not None and (t + 1) % _LOOK_EVERY == 0 and t + 1 < steps:
+        if settings.end_early and gold is None and stop is not None and (t + 1) % _LOOK_EVERY == 0 and t + 1 < steps:
             over = (over_B | dead_B | (length_B <= t + 1)).all()
             yield Pause(over, partial(read, tuple(history), (), finished, beam.total_BK, dead_B))
         if t + 1 < steps:

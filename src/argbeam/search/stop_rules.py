@@ -69,7 +69,7 @@ class Finished:
     """The n finished prefixes of each sentence to be returned, in order: where they ended, their rank and priority."""
 
     priority_BN: Float[Tensor, "B N"]
-    rank_BN: Float[Tensor, "B N"]
+    score_BN: Float[Tensor, "B N"]
     time_BN: Int[Tensor, "B N"]
     place_BN: Int[Tensor, "B N"]
 
@@ -88,7 +88,7 @@ class Finished:
         order_BN = priority_BX.argsort(dim=1, descending=True, stable=True)[:, :n_best]
         return Finished(
             priority_BX.gather(1, order_BN),
-            torch.cat([self.rank_BN, rank_BK], 1).gather(1, order_BN),
+            torch.cat([self.score_BN, rank_BK], 1).gather(1, order_BN),
             torch.cat([self.time_BN, torch.full_like(place_BK, t)], 1).gather(1, order_BN),
             torch.cat([self.place_BN, place_BK], 1).gather(1, order_BN),
         )

@@ -14,6 +14,7 @@ from argbeam.models.contract import Model
 from argbeam.runtime.graph_cache import CudaRecorder, Graphs
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
+from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
@@ -73,7 +74,7 @@ def small_model(kind: type[LstmModel | LstmLmModel | ConvModel] = LstmModel) -> 
 
 def values_of(result: SearchResult) -> dict[str, list[object]]:
     """All that a search returns, on the host: its tensors are overwritten by the next search."""
-    names = ("rank_BN", "finished_BN", "dead_B", "length_BN", "tokens_BNT")
+    names = ("score_BN", "finished_BN", "dead_B", "length_BN", "tokens_BNT")
     return {name: getattr(result, name).tolist() for name in names} | {
         f.name: getattr(result.beams, f.name).tolist() for f in fields(result.beams)
     }
@@ -90,7 +91,7 @@ def met(captured: CapturedSearch, search: Search, batches: Sequence[tuple[Batch,
 def test_replayed_searches_return_what_plain_ones_do(name: str, beam: int, n_best: int) -> None:
     """To the bit, beams included, for batch after batch over the same places, with rubbish in them in between."""
     successors, stop, rule = CASES[name]
-    search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, rule, stop, beam, n_best)
+    search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, SearchSettings(beam, rule, stop, n_best))
     recorder, batches = TapeRecorder(), batches_of(successors)
     captured = CapturedSearch(Graphs(recorder))
     met(captured, search, batches)
@@ -112,7 +113,7 @@ def test_models_can_be_replayed_and_their_weights_may_change_in_place(
 ) -> None:
     successors, stop, rule = CASES[name]
     model = small_model(kind)
-    search = Search(model, successors, rule, stop, 3, 2)
+    search = Search(model, successors, SearchSettings(3, rule, stop, 2))
     recorder, batches = TapeRecorder(), batches_of(successors)
     captured = CapturedSearch(Graphs(recorder))
     met(captured, search, batches)
@@ -134,7 +135,7 @@ def test_the_cases_hold_what_they_are_there_for() -> None:
     """Sentences that are dead, that end, that are cut off, and searches of more parts than one."""
     dead = unfinished = ended = 0
     for successors, stop, rule in CASES.values():
-        search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, rule, stop, 3)
+        search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, SearchSettings(3, rule, stop))
         for batch, length_B in batches_of(successors):
             result = search(batch, length_B, steps=STEPS)
             dead += int(result.dead_B.sum())
@@ -146,7 +147,7 @@ def test_the_cases_hold_what_they_are_there_for() -> None:
 def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_are_over() -> None:
     """Limits 5, 11 and 20 with nothing that ends: 1, 2 and 3 parts of 8 steps, each recorded when first needed."""
     never = Unconstrained(VOCABULARY, end_symbol=False)
-    search = Search(ToyModel(VOCABULARY), never, LastScore(), StopTop(), 2)
+    search = Search(ToyModel(VOCABULARY), never, SearchSettings(2, LastScore(), StopTop()))
     recorder = TapeRecorder()
     captured = CapturedSearch(Graphs(recorder))
     batch = make_batch([Example((4,), (), 1), Example((5,), (), 2)])
@@ -168,17 +169,17 @@ def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_ar
 def test_searches_that_differ_in_anything_share_nothing() -> None:
     recorder, batches = TapeRecorder(), batches_of(ANYTHING, number=1)
     captured = CapturedSearch(Graphs(recorder))
-    first = Search(ToyModel(VOCABULARY, seed=5), ANYTHING, LastScore(), StopTop(), 3)
+    first = Search(ToyModel(VOCABULARY, seed=5), ANYTHING, SearchSettings(3, LastScore(), StopTop()))
     searches = [
         first,
         replace(first, model=ToyModel(VOCABULARY, seed=6)),
         replace(first, successors=Unconstrained(VOCABULARY - 1, end_symbol=True)),
-        replace(first, rule=LogprobSum()),
-        replace(first, rule=LogprobSum(1.0)),
-        replace(first, stop=StopBest()),
-        replace(first, stop=None),
-        replace(first, beam_size=2),
-        replace(first, n_best=2),
+        replace(first, settings=replace(first.settings, rule=LogprobSum())),
+        replace(first, settings=replace(first.settings, rule=LogprobSum(1.0))),
+        replace(first, settings=replace(first.settings, stop=StopBest())),
+        replace(first, settings=replace(first.settings, stop=None)),
+        replace(first, settings=replace(first.settings, beam_size=2)),
+        replace(first, settings=replace(first.settings, n_best=2)),
     ]
     searches[2] = replace(searches[2], model=ToyModel(VOCABULARY - 1, seed=5))
     for _ in range(2):
@@ -194,7 +195,7 @@ def test_searches_that_differ_in_anything_share_nothing() -> None:
 def test_a_number_of_shapes_is_kept_and_dropped_ones_are_recorded_again() -> None:
     recorder = TapeRecorder()
     captured = CapturedSearch(Graphs(recorder, most=2))
-    search = Search(ToyModel(VOCABULARY, seed=5), Permutation(), LastScore(), None, 2)
+    search = Search(ToyModel(VOCABULARY, seed=5), Permutation(), SearchSettings(2, LastScore()))
     batches = [make_batch([Example((4, 5, 4), (), 3)], source_length=length) for length in (3, 4, 5)]
     for _ in range(3):
         for batch in batches:
@@ -206,13 +207,13 @@ def test_a_number_of_shapes_is_kept_and_dropped_ones_are_recorded_again() -> Non
 
 def test_a_model_that_reads_from_the_device_is_searched_step_by_step_and_the_reason_is_kept() -> None:
     table = {((), 4): 1.0, ((4,), 5): 2.0, ((4, 5), 4): 3.0}
-    search = Search(ToyModel(VOCABULARY, table=table), Permutation(), LastScore(), None, 2)
+    search = Search(ToyModel(VOCABULARY, table=table), Permutation(), SearchSettings(2, LastScore()))
     recorder = TapeRecorder()
     captured = CapturedSearch(Graphs(recorder))
     batch, length_B = make_batch([Example((4, 5, 4), (), 3)]), torch.tensor([3])
     for _ in range(4):
         result = captured(search, batch, length_B, steps=3)
-        assert (result.tokens_BNT.tolist(), result.rank_BN.tolist()) == ([[[4, 5, 4]]], [[3.0]])
+        assert (result.tokens_BNT.tolist(), result.score_BN.tolist()) == ([[[4, 5, 4]]], [[3.0]])
     assert captured.graphs.refused == "RuntimeError: lift_fresh while a graph is recorded"
     assert (captured.graphs.captures, len(recorder.tapes)) == (0, 1)  # it was tried once
 
@@ -226,7 +227,7 @@ def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: type[LstmMod
     successors, stop, rule = CASES[name]
     model = small_model(kind)
     assert isinstance(model, torch.nn.Module)
-    search = Search(model.to(device), successors, rule, stop, 3, 2)
+    search = Search(model.to(device), successors, SearchSettings(3, rule, stop, 2))
     captured = CapturedSearch(Graphs(CudaRecorder()))
     batches = [(batch.to(device), length_B.to(device)) for batch, length_B in batches_of(successors, number=6)]
     for batch, length_B in [*batches, *batches[::-1]]:
@@ -235,6 +236,6 @@ def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: type[LstmMod
         assert torch.equal(found.tokens_BNT, expected.tokens_BNT)
         assert torch.equal(found.finished_BN, expected.finished_BN)
         assert torch.equal(found.dead_B, expected.dead_B)
-        torch.testing.assert_close(found.rank_BN, expected.rank_BN)
+        torch.testing.assert_close(found.score_BN, expected.score_BN)
     assert captured.graphs.refused is None
     assert captured.graphs.captures >= 2

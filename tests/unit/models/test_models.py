@@ -302,7 +302,7 @@ def test_a_beam_as_wide_as_all_orders_finds_the_likeliest_order(sources: list[li
     for b, source in enumerate(sources):
         expected = sorted(enumerate_sequences(permutation(source), length=len(source)), key=rank, reverse=True)
         found = [tuple(row[: len(source)]) for row in result.tokens_BNT[b].tolist()][: len(expected)]
-        ranks = result.rank_BN[b].tolist()
+        ranks = result.score_BN[b].tolist()
         assert ranks[: len(expected)] == pytest.approx([rank(words) for words in expected], abs=1e-9)
         # Two orders may tie to the last digits; each found one has the rank it was found with.
         assert [rank(words) for words in found] == pytest.approx(ranks[: len(expected)], abs=1e-9)

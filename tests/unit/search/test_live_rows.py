@@ -246,7 +246,7 @@ def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, be
     assert ours.dead_B.tolist() == all_rows.dead_B.tolist()
     assert ours.finished_BN.tolist() == all_rows.finished_BN.tolist() or policy is not None
     if policy is None:
-        torch.testing.assert_close(ours.rank_BN, all_rows.rank_BN, rtol=0, atol=1e-10)
+        torch.testing.assert_close(ours.score_BN, all_rows.score_BN, rtol=0, atol=1e-10)
         return
     found, expected = ours.violations, all_rows.violations
     assert found is not None

@@ -110,7 +110,7 @@ def test_finished_keeps_the_n_of_highest_priority() -> None:
     finished = finished.add(torch.tensor([[5.0, 1.0]]), torch.tensor([[50.0, 10.0]]), 0)
     finished = finished.add(torch.tensor([[3.0, 4.0]]), torch.tensor([[30.0, 40.0]]), 1)
     assert finished.priority_BN.tolist() == [[5.0, 4.0]]
-    assert finished.rank_BN.tolist() == [[50.0, 40.0]]
+    assert finished.score_BN.tolist() == [[50.0, 40.0]]
     assert finished.time_BN.tolist() == [[0, 1]]
     assert finished.place_BN.tolist() == [[0, 1]]
 

@@ -53,7 +53,7 @@ def test_stop_top_returns_the_top_ranked_prefix_that_ends() -> None:
     table = {((), A): 2.0, ((), B): 1.0, ((A,), EOS): 3.0, ((B,), C): 2.5, ((B, C), EOS): 9.0}
     result = search_table(table, beam=2, length=4, stop=StopTop())
     assert sequences(result, 0) == [(A, EOS)]
-    assert result.rank_BN.tolist() == [[3.0]]
+    assert result.score_BN.tolist() == [[3.0]]
     assert result.finished_BN.tolist() == [[True]]
 
 
@@ -97,7 +97,7 @@ def test_n_best_under_stop_top_comes_in_the_order_of_ending() -> None:
     }
     result = search_table(table, beam=3, length=4, stop=StopTop(), n_best=3)
     assert sequences(result, 0) == [(EOS,), (A, EOS), (A, B, EOS)]
-    assert result.rank_BN.tolist() == [[3.0, 9.0, 0.5]]
+    assert result.score_BN.tolist() == [[3.0, 9.0, 0.5]]
 
 
 def test_stop_best_returns_the_end_symbol_with_the_best_score() -> None:
@@ -105,7 +105,7 @@ def test_stop_best_returns_the_end_symbol_with_the_best_score() -> None:
     table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 1.0, ((A,), B): 0.5, ((A, B), EOS): 5.0}
     result = search_table(table, beam=2, length=4, stop=StopBest(), n_best=3)
     assert sequences(result, 0) == [(A, B, EOS), (EOS,), (A, EOS)]
-    assert result.rank_BN.tolist() == [[5.0, 3.0, 1.0]]
+    assert result.score_BN.tolist() == [[5.0, 3.0, 1.0]]
 
 
 def log_table(probabilities: dict[tuple[Words, int], float]) -> dict[tuple[Words, int], float]:
@@ -121,8 +121,8 @@ def test_length_power_changes_the_winner() -> None:
     by_mean = search_table(table, beam=2, length=3, rule=LogprobSum(1.0), stop=StopBest())
     assert sequences(by_sum, 0) == [(EOS,)]
     assert sequences(by_mean, 0) == [(A, EOS)]
-    assert by_sum.rank_BN.item() == pytest.approx(math.log(0.4))
-    assert by_mean.rank_BN.item() == pytest.approx(math.log(0.36) / 2)  # a rank is what the search sorts by
+    assert by_sum.score_BN.item() == pytest.approx(math.log(0.4))
+    assert by_mean.score_BN.item() == pytest.approx(math.log(0.36) / 2)  # a rank is what the search sorts by
 
 
 def test_log_probabilities_stop_when_nothing_on_the_beam_can_win() -> None:
