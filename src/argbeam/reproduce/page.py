@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from argbeam.reports.page import Plot, Table, html_figures, html_page, html_table, markdown_page, write_pages
+from argbeam.reports.page import Page, Plot, Table, write_pages
 from argbeam.reports.plots import Curve, bars_png, lines_png
 from argbeam.reproduce.checked import TimedStep
 from argbeam.reproduce.corpora import GENERATED
@@ -39,10 +39,7 @@ def write_page(folder: Path, out: Path) -> list[Path]:
         tables += by_length_tables(table)
     tables += [speed_table(results)] if results.timing else []
     tables.append(runs_table(results))
-    body = [html_figures(list(plots(results))), *map(html_table, tables)]
-    return write_pages(
-        {"reproduction.html": html_page(_TITLE, body), "reproduction.md": markdown_page(_TITLE, tables)}, out
-    )
+    return write_pages(Page(_TITLE, [], list(plots(results)), tables), out, "reproduction")
 
 
 def score_table(results: Results, table: TableResult) -> Table:

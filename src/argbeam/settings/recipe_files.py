@@ -86,7 +86,7 @@ def recipe_from_json(text: str, *, where: str = "recipe") -> Recipe:
 
 def difference(a: Recipe, b: Recipe) -> list[str]:
     """What differs, a line each: `model.hidden: 256 -> 512`."""
-    left, right = dict(_leaves(a.model_dump())), dict(_leaves(b.model_dump()))
+    left, right = dict(leaves(a.model_dump())), dict(leaves(b.model_dump()))
     lines = [
         f"{key}: {_shown(left, key)} -> {_shown(right, key)}"
         for key in [*left, *(key for key in right if key not in left)]
@@ -95,6 +95,15 @@ def difference(a: Recipe, b: Recipe) -> list[str]:
     if set(a.stages) == set(b.stages) and list(a.stages) != list(b.stages):
         lines.append(f"stages: {', '.join(a.stages)} -> {', '.join(b.stages)}")
     return lines
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a table and of the tables in it, dotted, with its value: `("model.hidden", 256)`."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def in_short(lines: Sequence[str], most: int = 4) -> str:
@@ -157,14 +166,6 @@ def _put(table: dict[str, Any], override: _Override, keys: tuple[str, ...]) -> d
     if len(above) == 2 and above[0] == "stages" and head not in table:
         raise ConfigError(f"--set {clipped(override.text)}: unknown key {dotted(above)}{hint(above, list(table))}")
     return {**table, head: _put(inner, override, tuple(rest))}
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _shown(leaves: Mapping[str, Any], key: str) -> str:

@@ -184,7 +184,7 @@ def test_epochs_are_counted_on_from_the_run_that_one_started_from(tmp_path: Path
     third = write_run(tmp_path / "c", "more BSO", BSO, start=str(second))
     gone = write_run(tmp_path / "d", "BSO elsewhere", BSO, start=str(tmp_path / "gone"))
     circle = write_run(tmp_path / "e", "circle", BSO, start=str(tmp_path / "e"))
-    assert [run.before for run in read_runs([first, second, third, gone, circle])] == [0, 2, 4, 0, 2]
+    assert [run.epochs_before for run in read_runs([first, second, third, gone, circle])] == [0, 2, 4, 0, 2]
 
 
 def test_only_settings_that_differ_are_listed(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""Reader of a run's records, with checks: each line becomes a typed row, or an error with its file and line."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from argbeam.errors import DataError
+from argbeam.files import read_records
+
+T = TypeVar("T")
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # building one takes longer than reading a line with it
+
+
+@dataclass(frozen=True)
+class StartRow:
+    """The first line of records.jsonl."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class DevFigures:
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """A line of records.jsonl for an epoch. A figure is None where the loss does not report it."""
+
+    stage: str
+    epoch: int
+    dev: DevFigures
+    beam: int | None = None
+    loss_per_word: float | None = None
+    gradient_norm: float | None = None
+    words_per_second: float | None = None
+    violations_per_word: float | None = None
+    violations_by_tenth: list[float] = field(default_factory=list)
+    segment_length: float | None = None
+    stopped_early_share: float | None = None
+    gold_on_beam: float | None = None
+    rival_is_gold_share: float | None = None
+    rival_ended_share: float | None = None
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """A line of records.jsonl for a finished stage."""
+
+    stage: str
+    epochs: int
+    kept_epoch: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """A line of evaluations.jsonl: the scores of a split at a beam, with their signature."""
+
+    task: str
+    split: str
+    successors: str
+    train_beam: int
+    test_beam: int
+    rule: str
+    length_power: float
+    stop: str
+    seed: int
+    version: str
+    metric: str
+    scores: dict[str, float]
+    sentences: int
+    unfinished: int
+    dead: int
+    length_power_from: str = "recipe"  # missing in records of early versions
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """The rows of records.jsonl by kind, each in the order of the file."""
+
+    starts: list[StartRow]
+    epochs: list[EpochRow]
+    stages: list[StageRow]
+
+
+def read_run_records(path: Path, *, fix: str) -> RunRecords:
+    """Read records.jsonl. `fix` ends each error message: what to do about a damaged file."""
+    found = RunRecords([], [], [])
+    for number, record in enumerate(read_records(path).records, 1):
+        where = f"{path}:{number}"
+        match record.get("kind"):
+            case "start":
+                found.starts.append(_row(record, StartRow, where, fix))
+            case "epoch":
+                found.epochs.append(_row(record, EpochRow, where, fix))
+            case "stage":
+                found.stages.append(_row(record, StageRow, where, fix))
+            case kind if not isinstance(kind, str):
+                raise damaged(where, "kind: Input should be a valid string", fix)
+    return found
+
+
+def read_rows(path: Path, row: type[T], *, fix: str) -> list[T]:
+    """Read a file of JSON lines of one kind, each as the dataclass `row`. Other keys of a line are ignored."""
+    records = read_records(path).records
+    return [_row(record, row, f"{path}:{number}", fix) for number, record in enumerate(records, 1)]
+
+
+def parse_json(data: bytes, kind: type[T], where: object, fix: str) -> T:
+    """JSON text as the dataclass `kind`, checked strictly."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    try:
+        parsed: T = _ADAPTERS[kind].validate_json(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise damaged(where, f"{place}: {first['msg']}" if place else first["msg"], fix) from None
+    return parsed
+
+
+def damaged(where: object, reason: str, fix: str) -> DataError:
+    """The error for a file with other content than argbeam wrote."""
+    return DataError(f"{where}: damaged: {reason}; {fix}")
+
+
+def _row(record: dict[str, Any], row: type[T], where: str, fix: str) -> T:
+    return parse_json(json.dumps(record).encode(), row, where, fix)
