@@ -1,6 +1,12 @@
 """Models: what the search and the losses ask of one, and those that come with argbeam."""
 
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
 from argbeam import settings
+from argbeam.errors import CheckpointError
 from argbeam.models.contract import Model, Network
 from argbeam.models.conv import ConvSeq2Seq
 from argbeam.models.language_model import LstmLanguageModel
@@ -41,4 +47,16 @@ def make_model(model: settings.Model, *, source_vocabulary: int, target_vocabula
             )
 
 
-__all__ = ["ConvSeq2Seq", "LstmLanguageModel", "LstmSeq2Seq", "Model", "Network", "make_model"]
+def load_weights(model: Network | nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Copy the tensors named `prefix` + weight into the weights, in place: captured steps read that memory."""
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            saved = tensors[prefix + name]
+            # copy_ would broadcast a smaller tensor, and round one of another type.
+            if (saved.shape, saved.dtype) != (weight.shape, weight.dtype):
+                kinds = [f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (saved, weight)]
+                raise CheckpointError(f"{prefix}{name} is {kinds[0]}; the model of the recipe has {kinds[1]}")
+            weight.copy_(saved)
+
+
+__all__ = ["ConvSeq2Seq", "LstmLanguageModel", "LstmSeq2Seq", "Model", "Network", "load_weights", "make_model"]

@@ -11,9 +11,9 @@ import torch
 from argbeam import __version__
 from argbeam.decoding.captured_search import CapturedSearch, make_captured_search
 from argbeam.decoding.evaluate import Decoded, Decoder, Evaluation, check_lengths, decode_rules, evaluate, item_of
-from argbeam.decoding.length_power import choose, fingerprint, keep_power, kept_power
+from argbeam.decoding.length_power import best_power, evaluate_powers, fingerprint, read_power, save_power
 from argbeam.errors import ConfigError
-from argbeam.models import Network
+from argbeam.models import Network, load_weights
 from argbeam.runs import checkpoint
 from argbeam.runs import layout as folders
 from argbeam.runs.model import build_model
@@ -26,7 +26,6 @@ from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Item
-from argbeam.training.state import load_tensors
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,12 @@ def _with_power_of_dev(run: Run) -> Run:
         "length_factor": decode.length_factor,
         "length_extra": decode.length_extra,
     }
-    power = run.group.first(lambda: kept_power(file, key))
+    power = run.group.first(lambda: read_power(file, key))
     if power is None:
-        choice = choose(run.decoder(), run.task.read("dev").items, beam=decode.beam)
-        run.group.first(lambda: keep_power(file, key, choice))
-        power = choice.power
+        evaluations = evaluate_powers(run.decoder(), run.task.read("dev").items, beam=decode.beam)
+        scores = {power: evaluation.score.value for power, evaluation in evaluations.items()}
+        run.group.first(lambda: save_power(file, key, scores))
+        power = best_power(scores)
     return replace(run, rule=LogprobSum(power))
 
 
@@ -164,7 +164,7 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     chosen = devices.choose_device(device or recipe.runtime.device)
     model = build_model(recipe, task).to(chosen)
     with reading(found.path):
-        load_tensors(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
+        load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
     return Run(recipe, task, model, rule, stop, chosen, path, captured=make_captured_search(recipe.runtime, chosen))
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from argbeam.files import read_records
 from argbeam.reports.progress import Show, note, training_display
 from argbeam.runs.train import train
 from argbeam.runtime.group import ALONE, Group
+from argbeam.runtime.signals import stop_signals
 from argbeam.settings import Recipe
 from argbeam.training.events import Event, Notice, Record, Saved
 
@@ -29,20 +29,18 @@ def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = A
 
     Of several processes the first one shows what happens, and only its outcome holds records.
     """
-    outcome, finished = Outcome(), True
+    outcome = Outcome()
     with (
-        _stop_on_signal() as asked,
+        stop_signals(_report_stop, only_first=True) as asked,
         training_display(recipe, title=title) if group.leads else nullcontext(_unseen) as show,
         _tensorboard(recipe, folder) if group.leads else nullcontext(_unseen) as curves,
     ):
         for event in train(recipe, folder, stop_asked=lambda: bool(asked), group=group):
             show(event)
             curves(event)
-            if isinstance(event, Saved):
-                finished = event.position.stage == len(recipe.stages)
-        if not finished:
-            # Where another process was asked to stop, this one may have heard of no signal.
-            outcome.signal = asked[0] if asked else signal.SIGTERM
+            if isinstance(event, Saved) and event.stopped:
+                # Another process may have received the signal.
+                outcome.signal = asked[0] if asked else signal.SIGTERM
     if not group.leads:
         return outcome
     outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r.get("kind") == "stage"]
@@ -53,23 +51,8 @@ def _unseen(event: Event | Notice) -> None:
     """Shows nothing."""
 
 
-@contextmanager
-def _stop_on_signal() -> Iterator[list[int]]:
-    """The signals that came. The first asks for a stop, the second stops at once as it would without us."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        note("argbeam: stopping after this update; a second signal stops at once")
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _report_stop() -> None:
+    note("argbeam: stopping after this update; a second signal stops at once")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.files import append_record, truncate_records, write_atomic
 from argbeam.losses import make_loss
-from argbeam.models import Network
+from argbeam.models import Network, load_weights
 from argbeam.runs import checkpoint
 from argbeam.runs import layout as folders
 from argbeam.runs.checks import check_files, check_same, check_start
@@ -31,7 +31,7 @@ from argbeam.tasks import Task
 from argbeam.tasks.contract import Read
 from argbeam.training.events import Event, Notice, Position, Record, Saved
 from argbeam.training.loop import Trainer
-from argbeam.training.state import load_tensors, model_tensors
+from argbeam.training.state import model_tensors
 
 
 def train(
@@ -138,7 +138,7 @@ def _read_examples(recipe: Recipe, assets: Mapping[str, bytes] | None, group: Gr
 def _start_weights(recipe: Recipe, task: Task, model: Network, start: Run | None) -> Iterator[Notice]:
     """Of the run that this one starts from, or the recipe's word vectors; the rest stays as drawn."""
     if start is not None:
-        load_tensors(model, dict(start.model.state_dict()), "")
+        load_weights(model, dict(start.model.state_dict()), "")
         return
     notice = start_vectors(recipe, task, model)
     if notice is not None:
@@ -176,7 +176,7 @@ def _keep_events(folder: Path, trainer: Trainer) -> Iterator[Event]:
         if isinstance(event, Saved) and leads:
             save(folder / folders.CHECKPOINTS, event, meta, task)
         yield event
-    if trainer.position.stage == len(recipe.stages) and leads:
+    if not trainer.stopping and leads:
         last = make_loss(list(recipe.stages.values())[-1].loss, task)
         weights = model_tensors(trainer.model, {})
         final = Saved(trainer.position.copy(), weights, last.rule.name, last.stop.name)

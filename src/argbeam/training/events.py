@@ -30,15 +30,17 @@ class Record:
 
 @dataclass(frozen=True)
 class Saved:
-    """Everything that training needs to go on, to be written down before the next event is asked for.
+    """The state of a run, to be saved before the next event is asked for.
 
-    `rule` and `stop` name how the weights at hand are searched: as the loss that trained them says.
+    `rule` and `stop` name the score and stop rule of the loss that trained the weights. `stopped`: training ends here,
+    unfinished, because a stop was requested.
     """
 
     position: "Position"
     tensors: dict[str, Tensor]
     rule: str
     stop: str
+    stopped: bool = False
 
 
 @dataclass(frozen=True)

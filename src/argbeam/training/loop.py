@@ -13,7 +13,7 @@ from argbeam.data.vocabulary import BOS
 from argbeam.decoding.captured_search import make_captured_search
 from argbeam.errors import ArgbeamError
 from argbeam.losses import Loss, make_loss
-from argbeam.models.contract import Network
+from argbeam.models import Network, load_weights
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe, Stage
@@ -23,7 +23,7 @@ from argbeam.training.dev import DIVERGED, Dev, is_better, judged_value
 from argbeam.training.epoch_record import epoch_figures, number
 from argbeam.training.events import Event, Notice, Position, Progress, Record, Saved
 from argbeam.training.optimizer import Adagrad
-from argbeam.training.state import load_tensors, model_tensors, restore_stage, stage_tensors, tensors_under
+from argbeam.training.state import model_tensors, restore_stage, stage_tensors, tensors_under
 from argbeam.training.step import EagerStepper, Stepper, TrainStep
 
 # Updates between two looks at the device: each look waits for it.
@@ -74,11 +74,11 @@ class Trainer:
         )
         self.refused: list[str] = []  # what the user was told of steps and searches that cannot be recorded
         if self.resumed:
-            load_tensors(self.model, self.resumed, "model.")
+            load_weights(self.model, self.resumed, "model.")
             self.best = tensors_under(self.resumed, "best.", self.device)
 
     def events(self) -> Iterator[Event]:
-        """Train from the position on to the end, or until a stop is asked for (the last event is then `Saved`)."""
+        """Train from the position to the end, or until a stop is requested: `Saved` with `stopped` is then the last."""
         stages = list(self.recipe.stages.items())
         while self.position.stage < len(stages):
             name, stage = stages[self.position.stage]
@@ -86,8 +86,8 @@ class Trainer:
                 yield event
                 if isinstance(event, Record):
                     self.position.records += 1
-            if self.position.stage < len(stages) and stages[self.position.stage][0] == name:
-                return  # a stop was asked for
+            if self.stopping:
+                return
 
     def _stage(self, name: str, stage: Stage) -> Iterator[Event]:
         loss = make_loss(stage.loss, self.task, width=self._output_width())
@@ -104,7 +104,7 @@ class Trainer:
             if self.stopping:
                 return
         if self.best:
-            load_tensors(self.model, self.best, "")
+            load_weights(self.model, self.best, "")
         else:
             optimizer.swap()
         yield Record(
@@ -270,7 +270,7 @@ class Trainer:
         tensors = model_tensors(self.model, self.best)
         if optimizer is not None and stepper is not None:
             tensors |= stage_tensors(loss, optimizer, stepper)
-        return Saved(self.position.copy(), tensors, loss.rule.name, loss.stop.name)
+        return Saved(self.position.copy(), tensors, loss.rule.name, loss.stop.name, self.stopping)
 
     def _check_finite(self, stepper: Stepper) -> None:
         bad = int(stepper.streak[1])

@@ -1,11 +1,10 @@
 """The tensors of a run: all that training needs to go on, into a checkpoint and back."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from argbeam.errors import CheckpointError
 from argbeam.losses import Loss
-from argbeam.models.contract import Network
+from argbeam.models import Network, load_weights
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.step import Stepper
 
@@ -35,22 +34,10 @@ def restore_stage(
         average.copy_(saved)
     own = tensors_under(tensors, "loss.", device)
     if loss.weights is not None and own:
-        load_tensors(loss.weights.module, own, "")
+        load_weights(loss.weights.module, own, "")
     stepper.sums.values.update(tensors_under(tensors, "sums.", device))
     if "streak" in tensors:
         stepper.streak.copy_(tensors["streak"])
-
-
-def load_tensors(model: Network | nn.Module, tensors: dict[str, Tensor], prefix: str) -> None:
-    """Put weights into a module, in place: captured steps hold on to its memory."""
-    with torch.no_grad():
-        for name, value in model.state_dict().items():
-            found = tensors[prefix + name]
-            # Copying would spread a smaller tensor over a larger one, and round one of another kind.
-            if (found.shape, found.dtype) != (value.shape, value.dtype):
-                kinds = [f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (found, value)]
-                raise CheckpointError(f"{prefix}{name} is {kinds[0]}; the model of the recipe has {kinds[1]}")
-            value.copy_(found)
 
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:

@@ -12,8 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.decoding.evaluate import Decoder
-from argbeam.decoding.length_power import POWERS, Choice, choose, fingerprint, keep_power, kept_power
+from argbeam.decoding.evaluate import Decoder, Evaluation
+from argbeam.decoding.length_power import (
+    POWERS,
+    best_power,
+    evaluate_powers,
+    fingerprint,
+    read_power,
+    save_power,
+)
 from argbeam.errors import ArgbeamError
 from argbeam.files import read_records
 from argbeam.runs import load as trained
@@ -56,7 +63,7 @@ def test_the_choice_is_the_best_of_all_powers_by_brute_force(
     task = WordsWanted(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True, wanted=wanted)
     items = items_of([[4] * length for length in lengths])
     decoder = Decoder(model, task, LogprobSum(), StopBest(), torch.device("cpu"), 4)
-    found = choose(decoder, items, beam=beam)
+    found = {power: one.score.value for power, one in evaluate_powers(decoder, items, beam=beam).items()}
     following = unconstrained(len(VOCABULARY), end_symbol=True)
     ranks = [cache(logprob_sum(model, number_of(item))) for item in items]
     scores = []
@@ -67,9 +74,9 @@ def test_the_choice_is_the_best_of_all_powers_by_brute_force(
             words += len(searched.sequences[0])
         scores.append(-abs(words - wanted))
     best = max(scores)
-    assert list(found.scores) == scores
+    assert found == dict(zip(POWERS, scores, strict=True))
     # The smallest of the best: the least that is done about it.
-    assert found.power == min(power for power, score in zip(POWERS, scores, strict=True) if score == best)
+    assert best_power(found) == min(power for power, score in zip(POWERS, scores, strict=True) if score == best)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +115,7 @@ def test_the_power_is_chosen_on_dev_once_and_no_other_split_is_opened(
     (record,) = read_records(folder / "length_power.jsonl").records
     assert (record["power"], record["scores"], record["powers"]) == (chosen, expected, list(POWERS))
     # Again, and as a file: nothing is decoded any more.
-    monkeypatch.setattr(trained, "choose", None)
+    monkeypatch.setattr(trained, "evaluate_powers", None)
     (checkpoint,) = (folder / "model").iterdir()
     assert load(folder, device="cpu", overrides=[DEV]).rule == load(checkpoint, device="cpu", overrides=[DEV]).rule
     assert load(checkpoint, device="cpu", overrides=[DEV]).rule == LogprobSum(chosen)
@@ -121,11 +128,11 @@ def test_what_was_chosen_holds_for_one_model_and_one_search(
     folder = copytree(translation, tmp_path / "run")
     asked: list[int] = []
 
-    def chosen(decoder: Decoder, items: Sequence[Item], *, beam: int) -> Choice:
+    def chosen(decoder: Decoder, items: Sequence[Item], *, beam: int) -> dict[float, Evaluation]:
         asked.append(beam)
-        return Choice(0.4, (0.0,) * len(POWERS))
+        return {0.4: Evaluation(Score(0.0, {}, ""), [], [], 0, 0)}
 
-    monkeypatch.setattr(trained, "choose", chosen)
+    monkeypatch.setattr(trained, "evaluate_powers", chosen)
     for overrides in ([], ["decode.beam=2"], ["decode.length_extra=3"], ["decode.stop=top"], ["decode.beam=2"]):
         run = load(folder, device="cpu", overrides=[DEV, *overrides])
         assert run.rule == LogprobSum(0.4)
@@ -159,7 +166,7 @@ def test_scores_say_which_power_they_stand_on_and_outputs_are_those_of_that_powe
 def test_where_all_outputs_have_one_length_nothing_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
     finish(small_recipe(DEV, data=short_text(tmp_path), stages={"train": stage}), tmp_path / "run")
-    monkeypatch.setattr(trained, "choose", None)
+    monkeypatch.setattr(trained, "evaluate_powers", None)
     assert load(tmp_path / "run", device="cpu").rule == LogprobSum(0.0)
     assert not (tmp_path / "run" / "length_power.jsonl").exists()
 
@@ -171,7 +178,7 @@ def test_a_recipe_may_ask_for_it_and_trains_by_plain_sums(tmp_path: Path, monkey
     asking, plain = (
         small_recipe(*overrides, task="translation", data=data, stages={"train": stage}) for overrides in ([DEV], [])
     )
-    monkeypatch.setattr(trained, "choose", None)
+    monkeypatch.setattr(trained, "evaluate_powers", None)
     finish(asking, tmp_path / "asking")
     finish(plain, tmp_path / "plain")
     finish(
@@ -191,9 +198,9 @@ def test_a_recipe_may_ask_for_it_and_trains_by_plain_sums(tmp_path: Path, monkey
 
 def test_a_choice_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "nowhere" / "length_power.jsonl"
-    assert kept_power(file, {"beam": 5}) is None
+    assert read_power(file, {"beam": 5}) is None
     with pytest.raises(ArgbeamError) as error:
-        keep_power(file, {"beam": 5}, Choice(0.2, (1.0,)))
+        save_power(file, {"beam": 5}, {0.2: 1.0})
     assert str(error.value) == (
-        f"{file}: cannot be written: No such file or directory; the length power chosen on dev is kept there"
+        f"{file}: cannot be written: No such file or directory; the length power chosen on dev is saved there"
     )
