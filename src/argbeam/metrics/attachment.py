@@ -9,26 +9,18 @@ from argbeam.errors import DataError
 _ATTACHMENT_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Punctuation:
-    """A rule for the words that attachment scores leave out: a tag set's name and its tags of punctuation."""
-
-    name: str
-    tags: frozenset[str]
-
-    def mask(self, tags: Sequence[str]) -> tuple[bool, ...]:
-        """Tell for each word's tag whether it is punctuation."""
-        return tuple(tag in self.tags for tag in tags)
-
-
-UPOS_PUNCTUATION = Punctuation("upos", frozenset({"PUNCT"}))
-# The five tags of the usual practice for the Penn treebank: brackets (-LRB-, -RRB-) are scored.
-PTB_PUNCTUATION = Punctuation("ptb", frozenset({"``", "''", ":", ",", "."}))
+# Tags of the words that attachment scores leave out, by the name of the rule. The Penn Treebank's five are usual
+# practice: brackets (-LRB-, -RRB-) are scored.
+PUNCTUATION: dict[str, frozenset[str]] = {
+    "upos": frozenset({"PUNCT"}),
+    "ptb": frozenset({"``", "''", ":", ",", "."}),
+    "none": frozenset(),
+}
 
 
 @dataclass(frozen=True)
 class AttachmentCounts:
-    """Scored words, and how many of them have the right head (UAS) and the right head and label (LAS)."""
+    """Counts of scored words, of those with the right head (UAS), and of those with the right label too (LAS)."""
 
     words: int = 0
     uas_correct: int = 0
@@ -78,6 +70,6 @@ def attachment_counts(
     )
 
 
-def attachment_signature(punctuation: Punctuation) -> str:
-    """Return the signature of attachment scores that leave these words out."""
-    return f"punct:{punctuation.name}|labels:full|version:argbeam-attachment-{_ATTACHMENT_VERSION}"
+def attachment_signature(punctuation: str) -> str:
+    """The signature of attachment scores; `punctuation` is a name in `PUNCTUATION`."""
+    return f"punct:{punctuation}|labels:full|version:argbeam-attachment-{_ATTACHMENT_VERSION}"

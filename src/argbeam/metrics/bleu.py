@@ -13,40 +13,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BleuResult:
-    """Corpus BLEU in percent, with what it stands on. The lengths are in sacreBLEU's tokens."""
+    """Corpus BLEU in percent, and the ratio of the lengths of hypotheses and references in sacreBLEU's tokens."""
 
     score: float
-    precisions: tuple[float, ...]
-    hypothesis_length: int
-    reference_length: int
     length_ratio: float
     signature: str
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str) -> BleuResult:
-    """Score hypotheses with one reference each; `tokenize` is "none" for tokens and "13a" for raw text."""
+    """Score hypotheses with one reference each; `tokenize` is "none" for tokenised and "13a" for raw text."""
     check_pairs(hypotheses, references)
     bleu = make_bleu(tokenize)
     score = bleu.corpus_score(hypotheses, [references])
     return BleuResult(
         score=score.score,
-        precisions=tuple(score.precisions),
-        hypothesis_length=score.sys_len,
-        reference_length=score.ref_len,
         length_ratio=score.sys_len / score.ref_len if score.ref_len else 0.0,
         signature=str(bleu.get_signature()),
     )
-
-
-def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
-    """Return the BLEU, between 0 and 1, of one tokenised sentence: smoothing "exp", effective order.
-
-    `segment_bleu` gives the same number for whole batches. Tokens hold no white space.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-
-    bleu = BLEU(tokenize="none", smooth_method="exp", effective_order=True, force=True)
-    return float(bleu.sentence_score(" ".join(hypothesis), [" ".join(reference)]).score) / 100
 
 
 def bleu_tokenizer(signature: str) -> str:

@@ -9,29 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from argbeam.errors import ConfigError, DataError
-from argbeam.metrics.attachment import AttachmentCounts, Punctuation, attachment_signature
-from argbeam.metrics.bleu import check_pairs, make_bleu
+from argbeam.metrics.attachment import AttachmentCounts, attachment_signature
+from argbeam.metrics.bleu import bleu_tokenizer, check_pairs, make_bleu
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedBootstrap:
-    """A paired bootstrap test of a system against a baseline, in percent.
+    """Paired bootstrap test of a system against a baseline; scores are in percent.
 
-    `p_value` is sacreBLEU's: of the resampled differences, shifted by their mean, the share that exceeds the one found.
-    It counts one tail, so that a two-sided test's would be about twice as high.
-
-    `*_mean` is the mean over the resampled test sets, `*_interval` half the width of the 95 % interval around
-    it.
+    `p_value` is sacreBLEU's: the share of resampled differences, shifted by their mean, above the observed one. It
+    counts one tail: about half the p of a two-sided test.
     """
 
     system_score: float
-    system_mean: float
-    system_interval: float
     baseline_score: float
-    baseline_mean: float
-    baseline_interval: float
     p_value: float
     signature: str
+
+
+def compare_bleu(
+    system: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, metric: str
+) -> dict[str, PairedBootstrap]:
+    """The test of a difference in BLEU, by score name; `metric` is the signature of the BLEU to be tested."""
+    return {"bleu": paired_bootstrap_bleu(system, baseline, references, tokenize=bleu_tokenizer(metric))}
+
+
+def compare_attachment(
+    system: Sequence[AttachmentCounts], baseline: Sequence[AttachmentCounts], *, punctuation: str
+) -> dict[str, PairedBootstrap]:
+    """The tests of a difference in UAS and in LAS, by score name; `punctuation` is a name in `PUNCTUATION`."""
+    return {
+        name: paired_bootstrap_attachment(system, baseline, labelled=name == "las", punctuation=punctuation)
+        for name in ("uas", "las")
+    }
 
 
 def paired_bootstrap_bleu(
@@ -60,18 +70,14 @@ def paired_bootstrap_bleu(
             test_type="bs",
             n_samples=samples,
         )()
-    found_baseline, found_system = columns["BLEU"]
-    assert isinstance(found_baseline, Result) and isinstance(found_system, Result)
-    assert found_baseline.mean is not None and found_baseline.ci is not None
-    assert found_system.mean is not None and found_system.ci is not None and found_system.p_value is not None
+    baseline_result, system_result = columns["BLEU"]
+    assert isinstance(baseline_result, Result) and isinstance(system_result, Result)
+    assert system_result.p_value is not None
+    equal = system_result.score == baseline_result.score
     return PairedBootstrap(
-        system_score=found_system.score,
-        system_mean=float(found_system.mean),
-        system_interval=float(found_system.ci),
-        baseline_score=found_baseline.score,
-        baseline_mean=float(found_baseline.mean),
-        baseline_interval=float(found_baseline.ci),
-        p_value=1.0 if found_system.score == found_baseline.score else found_system.p_value,
+        system_score=system_result.score,
+        baseline_score=baseline_result.score,
+        p_value=1.0 if equal else system_result.p_value,
         signature=str(signatures["BLEU"]),
     )
 
@@ -81,11 +87,11 @@ def paired_bootstrap_attachment(
     baseline: Sequence[AttachmentCounts],
     *,
     labelled: bool,
-    punctuation: Punctuation,
+    punctuation: str,
     samples: int = 1000,
     seed: int = 12345,
 ) -> PairedBootstrap:
-    """Test a difference in LAS (`labelled`) or UAS as `paired_bootstrap_bleu` does, by sentence counts."""
+    """Test a difference in LAS (`labelled`) or UAS as `paired_bootstrap_bleu` does, from counts by sentence."""
     if [counts.words for counts in system] != [counts.words for counts in baseline] or not baseline:
         raise DataError(
             f"attachment: {_extent(system)} against {_extent(baseline)}; "
@@ -96,8 +102,9 @@ def paired_bootstrap_attachment(
     words_N = np.array([counts.words for counts in baseline])
     words_M = np.maximum(words_N[index_MN].sum(1), 1)
 
-    def scores(counts: Sequence[AttachmentCounts]) -> tuple[float, NDArray[np.float64]]:
-        correct_N = np.array([one.las_correct if labelled else one.uas_correct for one in counts])
+    def scores(by_sentence: Sequence[AttachmentCounts]) -> tuple[float, NDArray[np.float64]]:
+        """The score of all sentences, and that of each resampled test set."""
+        correct_N = np.array([counts.las_correct if labelled else counts.uas_correct for counts in by_sentence])
         score = 100 * int(correct_N.sum()) / max(int(words_N.sum()), 1)
         return score, 100 * correct_N[index_MN].sum(1) / words_M
 
@@ -110,11 +117,7 @@ def paired_bootstrap_attachment(
     larger = int((differences_M - differences_M.mean() > difference).sum())
     return PairedBootstrap(
         system_score=system_score,
-        system_mean=float(system_M.mean()),
-        system_interval=_half_interval(system_M),
         baseline_score=baseline_score,
-        baseline_mean=float(baseline_M.mean()),
-        baseline_interval=_half_interval(baseline_M),
         p_value=1.0 if difference == 0 else (larger + 1) / (samples + 1),
         signature=f"{name}|{attachment_signature(punctuation)}|bs:{samples}|seed:{seed}",
     )
@@ -126,13 +129,13 @@ def _check_bootstrap(samples: int, seed: int) -> None:
         raise ConfigError(f"bootstrap: {samples} samples and seed {seed}; both are 1 or more")
 
 
-def _extent(counts: Sequence[AttachmentCounts]) -> str:
-    return f"{len(counts)} sentences with {sum(one.words for one in counts)} scored words"
+def _extent(by_sentence: Sequence[AttachmentCounts]) -> str:
+    return f"{len(by_sentence)} sentences with {sum(counts.words for counts in by_sentence)} scored words"
 
 
 @contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Set the seed of sacreBLEU's significance tests, which comes from the environment and nowhere else."""
+    """Set the seed of sacreBLEU's significance tests: an environment variable is the only way."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:
@@ -142,10 +145,3 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
             del os.environ["SACREBLEU_SEED"]
         else:
             os.environ["SACREBLEU_SEED"] = before
-
-
-def _half_interval(scores_M: NDArray[np.float64]) -> float:
-    """Return half the width of the middle 95 %, by sacreBLEU's rule: 1/40 of the samples off at each end."""
-    ordered_M = np.sort(scores_M)
-    cut = len(ordered_M) // 40
-    return 0.5 * float(ordered_M[len(ordered_M) - cut - 1] - ordered_M[cut])

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from argbeam.errors import DataError
-from argbeam.metrics.attachment import AttachmentCounts, Punctuation
-from argbeam.metrics.bleu import bleu_tokenizer
-from argbeam.metrics.significance import PairedBootstrap, paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics.attachment import AttachmentCounts
+from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu
 
 # A test takes about a second; fewer are not worth starting processes for.
 _WORTH_A_POOL = 8
@@ -57,15 +56,8 @@ def _record(pair: Pair) -> dict[str, Any]:
 
 def _tests(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, PairedBootstrap]:
     if "counts" in ours:
-        # Only the name of the tag set goes into the signature: the words are counted already.
-        punctuation = Punctuation(ours["punctuation"], frozenset())
-        counts = [[AttachmentCounts(*one) for one in side["counts"]] for side in (ours, theirs)]
-        return {
-            name: paired_bootstrap_attachment(*counts, labelled=name == "las", punctuation=punctuation)
-            for name in ("uas", "las")
-        }
+        counts = [[AttachmentCounts(*sentence) for sentence in side["counts"]] for side in (ours, theirs)]
+        return compare_attachment(*counts, punctuation=ours["punctuation"])
     if ours["references"] != theirs["references"]:
         raise DataError("paired tests: the two runs were scored on other sentences; the same ones are needed")
-    tokenize = bleu_tokenizer(ours["metric"])
-    test = paired_bootstrap_bleu(ours["outputs"], theirs["outputs"], ours["references"], tokenize=tokenize)
-    return {"bleu": test}
+    return compare_bleu(ours["outputs"], theirs["outputs"], ours["references"], metric=ours["metric"])

@@ -69,5 +69,5 @@ def _kept(run: Run, scored: Scored) -> dict[str, Any]:
     if isinstance(run.task, Parsing):
         counts = [list(asdict(one).values()) for one in run.task.counts(scored.items, scored.evaluation.outputs)]
         lengths = [len(item.tree.words) for item in scored.items if item.tree is not None]
-        return {"metric": metric, "punctuation": run.task.punctuation.name, "lengths": lengths, "counts": counts}
+        return {"metric": metric, "punctuation": run.task.punctuation, "lengths": lengths, "counts": counts}
     return {"metric": metric, "outputs": scored.texts, "references": [item.reference for item in scored.items]}

@@ -8,8 +8,7 @@ from typing import Any
 from argbeam.decoding.evaluate import Evaluation, check_lengths, evaluate
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.files import append_record, write_atomic
-from argbeam.metrics.bleu import bleu_tokenizer
-from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics.significance import compare_attachment, compare_bleu
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, load
@@ -89,14 +88,10 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
             for one, scored in ((run, ours), (other, theirs))
             if isinstance(one.task, Parsing)
         ]
-        tests = {
-            name: paired_bootstrap_attachment(*counts, labelled=name == "las", punctuation=run.task.punctuation)
-            for name in ("uas", "las")
-        }
+        tests = compare_attachment(*counts, punctuation=run.task.punctuation)
     else:
         references = [item.reference for item in ours.items]
-        tokenize = bleu_tokenizer(ours.record["metric"])
-        tests = {"bleu": paired_bootstrap_bleu(ours.texts, theirs.texts, references, tokenize=tokenize)}
+        tests = compare_bleu(ours.texts, theirs.texts, references, metric=ours.record["metric"])
     return {
         "run": str(other.path),
         "system": theirs.record["system"],

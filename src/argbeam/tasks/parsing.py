@@ -8,14 +8,7 @@ from argbeam.data.batches import Example
 from argbeam.data.readers.conll import Tree
 from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import DataError
-from argbeam.metrics.attachment import (
-    PTB_PUNCTUATION,
-    UPOS_PUNCTUATION,
-    AttachmentCounts,
-    Punctuation,
-    attachment_counts,
-    attachment_signature,
-)
+from argbeam.metrics.attachment import PUNCTUATION, AttachmentCounts, attachment_counts, attachment_signature
 from argbeam.search.successors import ShiftReduce, Successors, Unconstrained
 from argbeam.settings import ParsingTask, Recipe, Text
 from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
@@ -34,7 +27,6 @@ from argbeam.tasks.word_ordering import symbol
 
 _VOCABULARY_FILE, _ROOT_FILE = "vocabulary.json", "root_label.txt"
 _UNFINISHED_LABEL = "dep"
-PUNCTUATION = {"upos": UPOS_PUNCTUATION, "ptb": PTB_PUNCTUATION, "none": Punctuation("none", frozenset())}
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Parsing:
 
     data: TreeData
     settings: Text
-    punctuation: Punctuation
+    punctuation: str
     vocabulary: Vocabulary
     root_label: str
     open_length = False
@@ -144,7 +136,7 @@ class Parsing:
         for item, output in zip(items, outputs, strict=True):
             assert item.tree is not None, "only sentences with a tree can be scored"
             arcs, tree = self.arcs(item, output), item.tree
-            left_out = self.punctuation.mask(tree.tags)
+            left_out = [tag in PUNCTUATION[self.punctuation] for tag in tree.tags]
             found.append(attachment_counts(arcs.heads, arcs.labels, tree.heads, tree.labels, is_punctuation=left_out))
         return found
 
@@ -166,6 +158,6 @@ def _tree_data(recipe: Recipe) -> TreeData:
     return recipe.data
 
 
-def _punctuation(recipe: Recipe) -> Punctuation:
+def _punctuation(recipe: Recipe) -> str:
     assert isinstance(recipe.task, ParsingTask)
-    return PUNCTUATION[recipe.task.punctuation]
+    return recipe.task.punctuation

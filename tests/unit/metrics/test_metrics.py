@@ -13,14 +13,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
 from argbeam.errors import ConfigError, DataError
-from argbeam.metrics.attachment import (
-    PTB_PUNCTUATION,
-    UPOS_PUNCTUATION,
-    AttachmentCounts,
-    attachment_counts,
-    attachment_signature,
-)
-from argbeam.metrics.bleu import corpus_bleu, sentence_bleu
+from argbeam.metrics.attachment import PUNCTUATION, AttachmentCounts, attachment_counts, attachment_signature
+from argbeam.metrics.bleu import corpus_bleu
 from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
 
 REFERENCES = [
@@ -59,7 +53,6 @@ def test_corpus_bleu_is_sacrebleus_with_its_signature(tokenize: str) -> None:
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize)
     result = corpus_bleu(HYPOTHESES, REFERENCES, tokenize=tokenize)
     assert result.score == expected.score
-    assert list(result.precisions) == expected.precisions
     version = sacrebleu.__version__
     assert result.signature == f"nrefs:1|case:mixed|eff:no|tok:{tokenize}|smooth:exp|version:{version}"
 
@@ -68,18 +61,12 @@ def test_corpus_bleu_by_hand() -> None:
     """`a b c d e` against `a b c d e f`: all n-grams match, and the penalty is exp(1 - 6/5)."""
     result = corpus_bleu(["a b c d e"], ["a b c d e f"], tokenize="none")
     assert math.isclose(result.score, 100 * math.exp(-0.2))
-    assert (result.hypothesis_length, result.reference_length, result.length_ratio) == (5, 6, 5 / 6)
+    assert result.length_ratio == 5 / 6
 
 
 def test_a_tokenised_corpus_is_scored_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     corpus_bleu(REFERENCES * 50, REFERENCES * 50, tokenize="none")
     assert not caplog.records
-
-
-@given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
-def test_sentence_bleu_is_sacrebleus_smoothed_with_effective_order(hypothesis: list[str], reference: list[str]) -> None:
-    expected = sacrebleu.sentence_bleu(" ".join(hypothesis), [" ".join(reference)], tokenize="none").score
-    assert math.isclose(sentence_bleu(hypothesis, reference), expected / 100, abs_tol=1e-15)
 
 
 def test_attachment_counts_by_hand() -> None:
@@ -93,7 +80,7 @@ def test_attachment_counts_by_hand() -> None:
         ["nsubj", "root", "obl", "det", "punct"],
         [2, 0, 2, 3, 2],
         ["nsubj", "root:x", "obl:tmod", "det", "punct"],
-        is_punctuation=UPOS_PUNCTUATION.mask(["PRON", "VERB", "NOUN", "DET", "PUNCT"]),
+        is_punctuation=[False, False, False, False, True],
     )
     assert found == AttachmentCounts(words=4, uas_correct=3, las_correct=1)
     assert (found.uas, found.las) == (75.0, 25.0)
@@ -112,12 +99,12 @@ def test_no_scored_word_is_zero_percent() -> None:
 
 def test_penn_treebank_punctuation_is_five_tags_and_no_brackets() -> None:
     tags = ["``", "''", ":", ",", ".", "-LRB-", "-RRB-", "$", "#", "NN"]
-    assert PTB_PUNCTUATION.mask(tags) == (True,) * 5 + (False,) * 5
+    assert [tag in PUNCTUATION["ptb"] for tag in tags] == [True] * 5 + [False] * 5
 
 
 def test_the_signature_tells_the_two_punctuation_rules_apart() -> None:
-    assert attachment_signature(UPOS_PUNCTUATION) == "punct:upos|labels:full|version:argbeam-attachment-1"
-    assert attachment_signature(PTB_PUNCTUATION) == "punct:ptb|labels:full|version:argbeam-attachment-1"
+    assert attachment_signature("upos") == "punct:upos|labels:full|version:argbeam-attachment-1"
+    assert attachment_signature("ptb") == "punct:ptb|labels:full|version:argbeam-attachment-1"
 
 
 def test_paired_bootstrap_of_bleu_is_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,23 +123,12 @@ def test_paired_bootstrap_of_bleu_is_sacrebleus(monkeypatch: pytest.MonkeyPatch)
     expected_baseline, expected = columns["BLEU"]
     assert 0.01 < expected.p_value < 0.99
     assert found.p_value == expected.p_value
-    assert (found.system_score, found.system_mean, found.system_interval) == (
-        expected.score,
-        expected.mean,
-        expected.ci,
-    )
-    assert (found.baseline_score, found.baseline_mean, found.baseline_interval) == (
-        expected_baseline.score,
-        expected_baseline.mean,
-        expected_baseline.ci,
-    )
+    assert (found.system_score, found.baseline_score) == (expected.score, expected_baseline.score)
     assert "seed:77" in found.signature and "bs:200" in found.signature and "tok:none" in found.signature
     assert os.environ["SACREBLEU_SEED"] == "5"
 
 
-def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     references = REFERENCES * 5
     better = paired_bootstrap_bleu(HYPOTHESES * 5, WORSE * 5, references, tokenize="none", samples=100)
@@ -167,9 +143,7 @@ def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not(
 def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cases: list, labelled: bool) -> None:
     system = [AttachmentCounts(words, a, min(a, 2)) for (words, a, _), _ in cases]
     baseline = [AttachmentCounts(words, b, b * keep) for (words, _, b), keep in cases]
-    found = paired_bootstrap_attachment(
-        system, baseline, labelled=labelled, punctuation=UPOS_PUNCTUATION, samples=40, seed=3
-    )
+    found = paired_bootstrap_attachment(system, baseline, labelled=labelled, punctuation="upos", samples=40, seed=3)
 
     def score(sentences: list[AttachmentCounts]) -> float:
         total = sum(sentences, start=AttachmentCounts())
@@ -188,19 +162,15 @@ def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cas
     else:
         assert (certain + 1) / 41 <= found.p_value <= (possible + 1) / 41
     assert found.system_score == score(system) and found.baseline_score == score(baseline)
-    assert math.isclose(found.system_mean, sum(of_system) / 40, abs_tol=1e-9)
-    assert math.isclose(found.baseline_mean, sum(of_baseline) / 40, abs_tol=1e-9)
-    # 40 samples: one off at each end.
-    assert math.isclose(found.system_interval, (sorted(of_system)[38] - sorted(of_system)[1]) / 2, abs_tol=1e-9)
 
 
 def test_a_clearly_better_parser_is_significant_and_an_equal_one_is_not() -> None:
     good, bad = [counts(10, 9), counts(12, 10)] * 20, [counts(10, 6), counts(12, 8)] * 20
-    better = paired_bootstrap_attachment(good, bad, labelled=True, punctuation=PTB_PUNCTUATION)
-    equal = paired_bootstrap_attachment(good, good, labelled=False, punctuation=PTB_PUNCTUATION)
+    better = paired_bootstrap_attachment(good, bad, labelled=True, punctuation="ptb")
+    equal = paired_bootstrap_attachment(good, good, labelled=False, punctuation="ptb")
     assert better.p_value == 1 / 1001
     assert equal.p_value == 1
-    assert better.signature == f"las|{attachment_signature(PTB_PUNCTUATION)}|bs:1000|seed:12345"
+    assert better.signature == f"las|{attachment_signature('ptb')}|bs:1000|seed:12345"
     assert equal.signature.startswith("uas|")
 
 
@@ -211,7 +181,7 @@ def test_a_difference_that_chance_makes_is_not_significant() -> None:
     """
     alike = [counts(10, 8)] * 39
     found = paired_bootstrap_attachment(
-        [counts(10, 9), *alike], [counts(10, 8), *alike], labelled=True, punctuation=UPOS_PUNCTUATION
+        [counts(10, 9), *alike], [counts(10, 8), *alike], labelled=True, punctuation="upos"
     )
     assert found.p_value > 0.05
 
@@ -257,7 +227,7 @@ def test_attachment_refuses_lists_of_different_lengths() -> None:
 )
 def test_attachment_test_refuses_other_sentences(system: list, baseline: list, found: str) -> None:
     with pytest.raises(DataError) as error:
-        paired_bootstrap_attachment(system, baseline, labelled=True, punctuation=UPOS_PUNCTUATION)
+        paired_bootstrap_attachment(system, baseline, labelled=True, punctuation="upos")
     assert str(error.value) == (
         f"attachment: {found}; both systems need the same sentences, at least one, with the same words scored"
     )
@@ -271,5 +241,5 @@ def test_bootstrap_refuses_what_sacrebleu_takes_for_its_default(samples: int, se
     assert str(error.value) == message
     one = [counts(1, 1)]
     with pytest.raises(ConfigError) as error:
-        paired_bootstrap_attachment(one, one, labelled=True, punctuation=UPOS_PUNCTUATION, samples=samples, seed=seed)
+        paired_bootstrap_attachment(one, one, labelled=True, punctuation="upos", samples=samples, seed=seed)
     assert str(error.value) == message

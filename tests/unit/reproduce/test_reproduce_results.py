@@ -13,7 +13,7 @@ import pytest
 
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, write_atomic
-from argbeam.metrics.attachment import AttachmentCounts, Punctuation
+from argbeam.metrics.attachment import AttachmentCounts
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
 from argbeam.reports.plots import Curve
@@ -339,7 +339,7 @@ def test_attachment_is_tested_by_the_sentences_counts(tmp_path: Path) -> None:
             [AttachmentCounts(*one) for one in counts["b"]],
             [AttachmentCounts(*one) for one in counts["a"]],
             labelled=part == "las",
-            punctuation=Punctuation("upos", frozenset()),
+            punctuation="upos",
         )
         tested = judged_gain(found.rows[1], found.rows[0], part, 1, Significance(out).complete([found]))
         assert tested is not None and tested.p_value == expected.p_value
