@@ -109,7 +109,7 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
-    with pytest.raises(AttributeError, match="module 'argbeam' has no attribute 'Beam'"):
+    with pytest.raises(AttributeError, match="No argbeam attribute Beam"):
         _ = argbeam.Beam
 
 
