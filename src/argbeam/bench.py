@@ -1,39 +1,40 @@
-"""How long a training step and a decoding take, at any shape and on any device.
+"""Time per training step and per decoding, at any shape and on any device.
 
-All systems run in turn, round after round, so that a machine that slows down slows all of them; a figure is the median
-of its rounds, with the distance between its quartiles beside it. The data are random words: no file is needed.
+All systems run in turn, round after round, so that a machine that slows down slows all of them. A figure is the median
+of its rounds, with the distance between its quartiles beside it. The data are random token ids: no file is needed.
 Several processes share the batch, and a round is over when all of them have done their part.
 """
 
+import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.decoding.captured_search import CapturedSearch, Search
+from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.losses import Bso, CrossEntropy, StepLoss
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.reports.table import table
-from argbeam.runtime.graph_cache import CudaRecorder, Graphs
+from argbeam.runtime.graph_cache import CudaRecorder, GraphCache
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.score_rules import LastScore, LogprobSum
-from argbeam.search.search import SearchSettings
+from argbeam.search.search import Search, SearchSettings
 from argbeam.search.successors import Permutation, Unconstrained
-from argbeam.training.captured_step import CapturedStepper
+from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad
-from argbeam.training.step import EagerStepper, TrainStep
+from argbeam.training.step import TrainStep
 
-_FIRST_WORD = EOS + 1
+_FIRST_TOKEN = EOS + 1
 
 
 @dataclass(frozen=True)
-class Shape:
+class BenchShape:
     """Sizes of the batch and of the model."""
 
     batch: int
@@ -49,8 +50,8 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One system's figures. `ratio` is to cross-entropy in the same rounds; it is None for decoding."""
+class BenchRow:
+    """Figures of one system. `ratio` is to cross-entropy in the same rounds; it is None for decoding."""
 
     system: str
     beam: int
@@ -62,24 +63,78 @@ class Row:
     capture_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return asdict(self)
 
 
 @dataclass
-class _Runner:
-    """Something to be timed: `run` does one round and waits for nothing."""
+class _Timed:
+    """A system to time: `run` does one round and does not wait for the device."""
 
     system: str
     beam: int
-    tokens: int
     run: Callable[[], None]
-    capture_s: Callable[[], float]
-    times: list[float]
+    graphs: GraphCache[Any] | None
+    times: list[float] = field(default_factory=list)
     memory_mb: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Bench:
+    """What all systems have in common."""
+
+    shape: BenchShape
+    device: torch.device
+    capture: bool
+    group: Group
+
+    def training(self, beams: Sequence[int]) -> Iterator[_Timed]:
+        shape = self.shape
+        anything = Unconstrained(shape.vocabulary, end_symbol=True)
+        losses: list[tuple[str, int, StepLoss]] = [("cross_entropy", 0, CrossEntropy())]
+        losses += [("bso", k, Bso(anything, train_beam=k, start_beam=k).at(0)) for k in beams]
+        if shape.source == shape.target:  # a permutation is as long as its source
+            losses += [
+                ("conbso", k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False).at(0)) for k in beams
+            ]
+        batch = random_batch(shape, self.group)
+        batch = batch.pin() if self.device.type == "cuda" else batch
+        for system, beam, loss in losses:
+            yield self._training(system, beam, loss, batch)
+
+    def _training(self, system: str, beam: int, loss: StepLoss, batch: Batch) -> _Timed:
+        model = random_model(self.shape).to(self.device)
+        optimizer = Adagrad(
+            model.modules_by_rate(), rates={"encoder": 0.02, "decoder": 0.02, "output": 0.1}, max_norm=5.0
+        )
+        step = TrainStep(model, optimizer, 1, self.device, group=self.group)
+        captured = CapturedStep(step, CudaRecorder()) if self.capture else None
+        run_step, updates = captured or step, itertools.count()
+        graphs = captured.graphs if captured else None
+        return _Timed(system, beam, lambda: run_step(loss, batch, next(updates)), graphs)
+
+    def decoding(self, beams: Sequence[int]) -> Iterator[_Timed]:
+        """Searches up to the length limit: random weights end anywhere, so there is no end symbol."""
+        batch, model = random_batch(self.shape, self.group).to(self.device), random_model(self.shape).to(self.device)
+        anything = Unconstrained(self.shape.vocabulary, end_symbol=False)
+        for system, rule in (("decode_logprob_sum", LogprobSum()), ("decode_last_score", LastScore())):
+            for beam in beams:
+                yield self._decoding(system, Search(model, anything, SearchSettings(beam, rule)), batch)
+
+    def _decoding(self, system: str, search: Search, batch: Batch) -> _Timed:
+        captured = CapturedSearch(CudaRecorder()) if self.capture else None
+
+        def run() -> None:
+            if captured is None:
+                search(batch, batch.target_length_B, steps=self.shape.target)
+            else:
+                captured(search, batch, batch.target_length_B, steps=self.shape.target)
+            self.group.any(False)  # all processes have done their part
+
+        return _Timed(system, search.settings.beam_size, run, captured.graphs if captured else None)
+
+
 def bench(
-    shape: Shape,
+    shape: BenchShape,
     *,
     device: torch.device,
     train_beams: Sequence[int],
@@ -87,107 +142,32 @@ def bench(
     rounds: int = 20,
     capture: bool = True,
     group: Group = ALONE,
-) -> Iterator[Row]:
+) -> Iterator[BenchRow]:
     """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam."""
-    training = _training(shape, device, train_beams, capture, group)
-    runners = [*training, *_decoding(shape, device, test_beams, capture, group)]
-    for runner in runners:
-        _warm_up(runner, device)
+    made = _Bench(shape, device, capture and device.type == "cuda", group)
+    systems = [*made.training(train_beams), *made.decoding(test_beams)]
+    for system in systems:
+        _warm_up(system, device)
     for _ in range(rounds):
-        for runner in runners:
-            runner.times.append(_timed(runner.run, device))
-    base = statistics.median(runners[0].times)
-    for runner in runners:
-        middle = statistics.median(runner.times)
-        low, _, high = statistics.quantiles(runner.times, n=4)
-        yield Row(
-            system=runner.system,
-            beam=runner.beam,
+        for system in systems:
+            system.times.append(_seconds(system.run, device))
+    base = statistics.median(systems[0].times)
+    for system in systems:
+        middle = statistics.median(system.times)
+        low, _, high = statistics.quantiles(system.times, n=4)
+        yield BenchRow(
+            system=system.system,
+            beam=system.beam,
             ms=1000 * middle,
             spread=1000 * (high - low),
-            tokens_per_s=runner.tokens / middle,
-            ratio=None if runner.system.startswith("decode") else middle / base,
-            memory_mb=runner.memory_mb,
-            capture_s=runner.capture_s(),
+            tokens_per_s=shape.batch * (shape.source + shape.target) / middle,
+            ratio=None if system.system.startswith("decode") else middle / base,
+            memory_mb=system.memory_mb,
+            capture_s=system.graphs.seconds if system.graphs else 0.0,
         )
 
 
-def _training(
-    shape: Shape, device: torch.device, beams: Sequence[int], capture: bool, group: Group
-) -> Iterator[_Runner]:
-    anything = Unconstrained(shape.vocabulary, end_symbol=True)
-    losses: list[tuple[str, int, StepLoss]] = [("cross_entropy", 0, CrossEntropy())]
-    losses += [("bso", k, Bso(anything, train_beam=k, start_beam=k).at(0)) for k in beams]
-    if shape.source == shape.target:  # a permutation is as long as its source
-        losses += [
-            ("conbso", k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False).at(0)) for k in beams
-        ]
-    batch = random_batch(shape, group)
-    batch = batch.pin() if device.type == "cuda" else batch
-    for system, beam, loss in losses:
-        yield _training_runner(system, beam, loss, shape, device, batch, capture, group)
-
-
-def _training_runner(
-    system: str,
-    beam: int,
-    loss: StepLoss,
-    shape: Shape,
-    device: torch.device,
-    batch: Batch,
-    capture: bool,
-    group: Group,
-) -> _Runner:
-    model = random_model(shape).to(device)
-    rates = {"encoder": 0.02, "decoder": 0.02, "output": 0.1}
-    step = TrainStep(model, Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0), 1, device, group=group)
-    captured = CapturedStepper(step, CudaRecorder()) if capture and device.type == "cuda" else None
-    stepper = captured or EagerStepper(step)
-    updates = iter(range(1 << 40))
-    return _Runner(
-        system,
-        beam,
-        shape.batch * (shape.source + shape.target),
-        run=lambda: stepper(loss, batch, next(updates)),
-        capture_s=lambda: captured.graphs.seconds if captured else 0.0,
-        times=[],
-    )
-
-
-def _decoding(
-    shape: Shape, device: torch.device, beams: Sequence[int], capture: bool, group: Group
-) -> Iterator[_Runner]:
-    """Searches that go on to the length limit: random weights end nowhere in particular, so nothing may end at all."""
-    batch = random_batch(shape, group).to(device)
-    model = random_model(shape).to(device)
-    anything = Unconstrained(shape.vocabulary, end_symbol=False)
-    for system, rule in (("decode_logprob_sum", LogprobSum()), ("decode_last_score", LastScore())):
-        for beam in beams:
-            search = Search(model, anything, SearchSettings(beam, rule))
-            yield _decoding_runner(system, search, batch, shape, capture and device.type == "cuda", group)
-
-
-def _decoding_runner(system: str, search: Search, batch: Batch, shape: Shape, capture: bool, group: Group) -> _Runner:
-    captured = CapturedSearch(Graphs(CudaRecorder())) if capture else None
-
-    def run() -> None:
-        if captured is None:
-            search(batch, batch.target_length_B, steps=shape.target)
-        else:
-            captured(search, batch, batch.target_length_B, steps=shape.target)
-        group.any(False)  # all have done their part
-
-    return _Runner(
-        system,
-        search.settings.beam_size,
-        shape.batch * (shape.source + shape.target),
-        run,
-        capture_s=lambda: captured.graphs.seconds if captured else 0.0,
-        times=[],
-    )
-
-
-def show_rows(rows: Sequence[Row], shape: Shape, device: torch.device) -> None:
+def show_rows(rows: Sequence[BenchRow], shape: BenchShape, device: torch.device) -> None:
     """A table of the rows."""
     headers = ("system", "beam", "ms", "spread", "tokens/s", "ratio", "memory MB", "capture s")
     shown = [
@@ -206,23 +186,25 @@ def show_rows(rows: Sequence[Row], shape: Shape, device: torch.device) -> None:
     table(headers, shown, title=f"{shape}, {device.type}")
 
 
-def random_batch(shape: Shape, group: Group = ALONE) -> Batch:
-    """Full-length sentences of random words, or this process's share of them.
+def random_batch(shape: BenchShape, group: Group = ALONE) -> Batch:
+    """Full-length sentences of random tokens, or this process's share of them.
 
-    The source holds the target's words where the lengths are equal.
+    Where the lengths are equal, the source is a permutation of the target.
     """
     draw = random.Random(1)
     examples = []
     for number in range(shape.batch):
-        target = [draw.randrange(_FIRST_WORD, shape.vocabulary) for _ in range(shape.target)]
-        source = [draw.randrange(_FIRST_WORD, shape.vocabulary) for _ in range(shape.source)]
+        target, source = (
+            [draw.randrange(_FIRST_TOKEN, shape.vocabulary) for _ in range(length)]
+            for length in (shape.target, shape.source)
+        )
         if shape.source == shape.target:
             source = draw.sample(target, k=shape.target)
         examples.append(Example(tuple(source), tuple(target), number))
     return make_batch(group.share(examples), size=group.share_of(shape.batch))
 
 
-def random_model(shape: Shape) -> LstmSeq2Seq:
+def random_model(shape: BenchShape) -> LstmSeq2Seq:
     """The paper's model with weights as at the start of training."""
     model = LstmSeq2Seq(
         source_vocabulary=shape.vocabulary,
@@ -236,16 +218,16 @@ def random_model(shape: Shape) -> LstmSeq2Seq:
     return model
 
 
-def _warm_up(runner: _Runner, device: torch.device) -> None:
-    """Twice: on CUDA the first step is eager and the second records the graph."""
+def _warm_up(system: _Timed, device: torch.device) -> None:
+    """Twice: on CUDA the first step is eager and the second captures the graph."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
-        _timed(runner.run, device)
-    runner.memory_mb = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else 0.0
+        _seconds(system.run, device)
+    system.memory_mb = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else 0.0
 
 
-def _timed(run: Callable[[], None], device: torch.device) -> float:
+def _seconds(run: Callable[[], None], device: torch.device) -> float:
     start = time.perf_counter()
     run()
     if device.type == "cuda":

@@ -69,8 +69,8 @@ def test_a_beam_wider_than_the_vocabulary_and_the_space_holds_every_order_once(r
     ((_, found),) = run.search(["ba ko ti"], beam=50, n_best=50)
     orders = [run.task.text(run.task.item("ba ko ti"), h.tokens) for h in found.hypotheses]
     assert sorted(orders) == sorted(" ".join(order) for order in permutations(("ba", "ko", "ti")))
-    ranks = [h.rank for h in found.hypotheses]
-    assert ranks == sorted(ranks, reverse=True)
+    scores = [h.score for h in found.hypotheses]
+    assert scores == sorted(scores, reverse=True)
     assert run.decode(["ba ko ti"], beam=50) == orders[:1]
 
 

@@ -18,7 +18,7 @@ from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe
 from argbeam.training.events import Event, Notice, Progress
-from argbeam.training.step import EagerStepper
+from argbeam.training.step import TrainStep
 
 RATES = {"encoder": 0.05, "decoder": 0.05, "output": 0.2}
 PRETRAIN = {"epochs": 2, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "perplexity"}
@@ -117,14 +117,14 @@ def train_until(recipe: Recipe, folder: Path, events: int) -> bool:
 
 def stop_after(recipe: Recipe, folder: Path, updates: int, group: Group = ALONE) -> None:
     """Train, and ask for a stop once so many updates of this call are done."""
-    done, plain = 0, EagerStepper.__call__
+    done, plain = 0, TrainStep.__call__
 
     def counted(*arguments: Any) -> None:
         nonlocal done
         plain(*arguments)
         done += 1
 
-    with patch.object(EagerStepper, "__call__", counted):
+    with patch.object(TrainStep, "__call__", counted):
         list(train(recipe, folder, stop_asked=lambda: done >= updates, group=group))
 
 

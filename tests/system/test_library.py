@@ -32,8 +32,8 @@ def test_n_best_comes_best_first_with_what_the_search_saw(path: Path) -> None:
     run = argbeam.load(path)
     ((line, decoded),) = run.search(["ba ti ko"], beam=6, n_best=6, trace=True)
     assert line == "ba ti ko"
-    ranks = [hypothesis.rank for hypothesis in decoded.hypotheses]
-    assert ranks == sorted(ranks, reverse=True)
+    scores = [hypothesis.score for hypothesis in decoded.hypotheses]
+    assert scores == sorted(scores, reverse=True)
     assert len({hypothesis.tokens for hypothesis in decoded.hypotheses}) == 6  # all orders of three words
     assert len(decoded.trace) == 3
 

@@ -6,18 +6,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from argbeam.bench import Row, Shape, bench, random_batch
+from argbeam.bench import BenchRow, BenchShape, bench, random_batch
 from argbeam.cli import app as cli
 
-SMALL = Shape(batch=3, source=5, target=5, vocabulary=40, layers=1, hidden=8)
+SMALL = BenchShape(batch=3, source=5, target=5, vocabulary=40, layers=1, hidden=8)
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[BenchRow]:
     return list(bench(SMALL, device=torch.device("cpu"), train_beams=[2, 4], test_beams=[1, 3], rounds=3))
 
 
-def test_every_system_is_timed_once_at_each_beam(rows: list[Row]) -> None:
+def test_every_system_is_timed_once_at_each_beam(rows: list[BenchRow]) -> None:
     assert [(row.system, row.beam) for row in rows] == [
         ("cross_entropy", 0),
         ("bso", 2),
@@ -31,7 +31,7 @@ def test_every_system_is_timed_once_at_each_beam(rows: list[Row]) -> None:
     ]
 
 
-def test_figures_fit_together(rows: list[Row]) -> None:
+def test_figures_fit_together(rows: list[BenchRow]) -> None:
     """3 sentences of 5 + 5 words are 30 tokens a round; ratios are to the first row, and decoding has none."""
     for row in rows:
         assert row.ms > 0
@@ -43,7 +43,7 @@ def test_figures_fit_together(rows: list[Row]) -> None:
 
 
 def test_without_equal_lengths_there_is_no_permutation_to_train() -> None:
-    shape = Shape(batch=2, source=3, target=4, vocabulary=20, layers=1, hidden=4)
+    shape = BenchShape(batch=2, source=3, target=4, vocabulary=20, layers=1, hidden=4)
     found = bench(shape, device=torch.device("cpu"), train_beams=[2], test_beams=[1], rounds=2)
     assert "conbso" not in {row.system for row in found}
 

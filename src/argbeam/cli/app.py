@@ -152,7 +152,7 @@ def decode(
             counts = decode_file(opened, source, output, Request(beam, n_best, scores, as_json), trace)
     if not group.leads:
         return
-    _tell_refusal(opened.refused)
+    _tell_refusal(opened.capture_failure)
     if counts.notice:
         print(f"argbeam: {counts.notice}", file=sys.stderr)
 
@@ -180,7 +180,7 @@ def evaluate(
         results = score_against(opened, against, split, beams, others_sets=moved)
     if not group.leads:
         return
-    _tell_refusal(opened.refused)
+    _tell_refusal(opened.capture_failure)
     if as_json:
         for result in results:
             print(json.dumps(result))
@@ -258,7 +258,7 @@ def bench(
 
     With torchrun the processes share the batch.
     """
-    from argbeam.bench import Shape, show_rows
+    from argbeam.bench import BenchShape, show_rows
     from argbeam.bench import bench as rows_of
     from argbeam.reports.progress import note
     from argbeam.runs.score import parse_beams
@@ -267,7 +267,7 @@ def bench(
 
     chosen = choose_device(device)
     set_precision(chosen, tf32=True)
-    shape = Shape(batch, source, target, vocab, layers, hidden)
+    shape = BenchShape(batch, source, target, vocab, layers, hidden)
     trained, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
     with joined() as group:
         if group.leads:

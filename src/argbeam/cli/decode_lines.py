@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from argbeam.data.readers.text import decode_line, open_stream, unpacking
-from argbeam.decoding.evaluate import Decoded, item_of
+from argbeam.decoding.batch_decoder import Decoded, item_of
 from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, DataError
 from argbeam.runs.load import Run
 from argbeam.runtime.group import Group
@@ -145,17 +145,17 @@ def _written(run: Run, line: str, item: Item, decoded: Decoded, number: int, req
     texts = [run.task.text(item, hypothesis.tokens) for hypothesis in decoded.hypotheses]
     if request.as_json:
         outputs = [
-            {"text": text, "tokens": run.task.target.decode(h.tokens), "rank": h.rank, "finished": h.finished}
+            {"text": text, "tokens": run.task.target.decode(h.tokens), "rank": h.score, "finished": h.finished}
             for text, h in zip(texts, decoded.hypotheses, strict=True)
         ]
         yield json.dumps({"input": line, "outputs": outputs, "dead": decoded.dead}, ensure_ascii=False)
         return
-    ranks = [f"{hypothesis.rank:.6g}" for hypothesis in decoded.hypotheses]
+    scores = [f"{hypothesis.score:.6g}" for hypothesis in decoded.hypotheses]
     if not texts and request.n_best == 1:
-        texts, ranks = [""], ["-inf"]  # a dead end: an empty line keeps the lines of input and output together
-    for text, rank in zip(texts, ranks, strict=True):
+        texts, scores = [""], ["-inf"]  # a dead end: an empty line keeps the lines of input and output together
+    for text, score in zip(texts, scores, strict=True):
         columns = [str(number)] if request.n_best > 1 else []
-        columns += [rank] if request.scores else []
+        columns += [score] if request.scores else []
         yield "\t".join([*columns, text])
 
 

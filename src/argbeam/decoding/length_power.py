@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from argbeam.decoding.evaluate import Decoder, Evaluation, evaluate
-from argbeam.errors import ArgbeamError
-from argbeam.files import append_record, read_records
+from argbeam.decoding.batch_decoder import BatchDecoder
+from argbeam.decoding.evaluate import Evaluation, evaluate
+from argbeam.files import append_record, read_records, writing
 from argbeam.models.contract import Network
 from argbeam.search.score_rules import LogprobSum
 from argbeam.tasks.contract import Item
@@ -21,7 +21,7 @@ POWERS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 
 
 def evaluate_powers(
-    decoder: Decoder, items: Sequence[Item], powers: Sequence[float] = POWERS, *, beam: int
+    decoder: BatchDecoder, items: Sequence[Item], powers: Sequence[float] = POWERS, *, beam: int
 ) -> dict[float, Evaluation]:
     """Decode and score the items with each power."""
     return {power: evaluate(replace(decoder, rule=LogprobSum(power)), items, beam=beam) for power in powers}
@@ -43,12 +43,8 @@ def read_power(file: Path, key: Mapping[str, Any]) -> float | None:
 def save_power(file: Path, key: Mapping[str, Any], scores: Mapping[float, float]) -> None:
     """Save the best power with the scores of all, so that dev is decoded for it once."""
     record = {**key, "power": best_power(scores), "powers": list(scores), "scores": list(scores.values())}
-    try:
+    with writing(file, "the length power chosen on dev is saved there"):
         append_record(file, record)
-    except OSError as error:
-        raise ArgbeamError(
-            f"{file}: cannot be written: {error.strerror}; the length power chosen on dev is saved there"
-        ) from None
 
 
 def fingerprint(model: Network) -> str:

@@ -64,14 +64,16 @@ def _run(arguments: Sequence[str]) -> int:
 def _time(arguments: Sequence[str]) -> int:
     import torch
 
-    from argbeam.bench import Shape, bench
+    from argbeam.bench import BenchShape, bench
     from argbeam.files import write_atomic
     from argbeam.runtime.device import choose_device, set_precision
 
     path, device, rounds, *sizes = arguments
     chosen = choose_device(device)
     set_precision(chosen, tf32=True)
-    rows = bench(Shape(*map(int, sizes)), device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds))
+    rows = bench(
+        BenchShape(*map(int, sizes)), device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds)
+    )
     name = torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu"
     shape = dict(zip(("batch", "source", "target", "vocabulary", "layers", "hidden"), map(int, sizes), strict=True))
     found = {"device": name, "shape": shape, "rows": [row.as_dict() for row in rows]}

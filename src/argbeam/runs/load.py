@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from argbeam import __version__
-from argbeam.decoding.captured_search import CapturedSearch, make_captured_search
-from argbeam.decoding.evaluate import Decoded, Decoder, Evaluation, check_lengths, decode_rules, evaluate, item_of
+from argbeam.decoding.batch_decoder import BatchDecoder, Decoded, check_lengths, decode_rules, item_of
+from argbeam.decoding.captured_search import CapturedSearch
+from argbeam.decoding.evaluate import Evaluation, evaluate
 from argbeam.decoding.length_power import best_power, evaluate_powers, fingerprint, read_power, save_power
 from argbeam.errors import ConfigError
 from argbeam.models import Network, load_weights
@@ -48,9 +49,9 @@ class Run:
         return folders.folder_of(self.path)
 
     @property
-    def refused(self) -> str | None:
-        """Why searches are not replayed as CUDA graphs though they were to be; None: they are, or were not to be."""
-        return None if self.captured is None else self.captured.graphs.refused
+    def capture_failure(self) -> str | None:
+        """Why searches did not run as CUDA graphs; None: they did, or were not to."""
+        return None if self.captured is None else self.captured.graphs.failure
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
@@ -84,9 +85,9 @@ class Run:
         check_lengths(items, most=self.recipe.decode.max_words, where=split)
         return evaluate(self.decoder(), items, beam=beam)
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> BatchDecoder:
         size = self.recipe.decode.batch
-        return Decoder(self.model, self.task, self.rule, self.stop, self.device, size, self.group, self.captured)
+        return BatchDecoder(self.model, self.task, self.rule, self.stop, self.device, size, self.group, self.captured)
 
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
         """Everything a number stands on, beside the number."""
@@ -165,7 +166,9 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     model = build_model(recipe, task).to(chosen)
     with reading(found.path):
         load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    return Run(recipe, task, model, rule, stop, chosen, path, captured=make_captured_search(recipe.runtime, chosen))
+    recorder = devices.make_recorder(recipe.runtime, chosen)
+    captured = None if recorder is None else CapturedSearch(recorder)
+    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured)
 
 
 def _need_lines(lines: Iterable[str]) -> None:

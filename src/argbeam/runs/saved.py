@@ -15,7 +15,8 @@ from argbeam.runs import layout as folders
 from argbeam.runtime.group import Group
 from argbeam.settings import Recipe
 from argbeam.tasks import TASKS, Task
-from argbeam.training.events import Position, Saved
+from argbeam.training.events import Saved
+from argbeam.training.state import Position
 
 
 def save(folder: Path, saved: Saved, meta: Mapping[str, Any], task: Task) -> None:

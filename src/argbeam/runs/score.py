@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.decoding.evaluate import Evaluation, check_lengths, evaluate
+from argbeam.decoding.batch_decoder import check_lengths
+from argbeam.decoding.evaluate import Evaluation, evaluate
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.files import append_record, write_atomic
 from argbeam.metrics.significance import compare_attachment, compare_bleu

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from argbeam import __version__
 from argbeam.data.example_store import StoredExamples
 from argbeam.data.vocabulary import SPECIALS
-from argbeam.decoding.evaluate import check_lengths
+from argbeam.decoding.batch_decoder import check_lengths
 from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.files import append_record, truncate_records, write_atomic
@@ -29,9 +30,9 @@ from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import recipe_to_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Read
-from argbeam.training.events import Event, Notice, Position, Record, Saved
+from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
-from argbeam.training.state import model_tensors
+from argbeam.training.state import Position, model_tensors
 
 
 def train(
@@ -179,7 +180,7 @@ def _keep_events(folder: Path, trainer: Trainer) -> Iterator[Event]:
     if not trainer.stopping and leads:
         last = make_loss(list(recipe.stages.values())[-1].loss, task)
         weights = model_tensors(trainer.model, {})
-        final = Saved(trainer.position.copy(), weights, last.rule.name, last.stop.name)
+        final = Saved(replace(trainer.position), weights, last.rule.name, last.stop.name)
         save(folder / folders.MODEL, final, meta, task)
 
 

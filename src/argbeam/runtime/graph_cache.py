@@ -1,39 +1,37 @@
-"""Device work that is recorded once and replayed: so many recordings at most, what they cost, why there are none.
+"""LRU cache of CUDA graphs by shape, with capture statistics and the reason if capture failed.
 
-A recording that cannot be made is no error. What was to be recorded is then done operation by operation, and the
-reason is kept to be told.
+A failed capture is no error: the work then runs operation by operation, and the reason is reported.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-# Shapes whose recordings are kept; the one not used for longest goes first. A recipe's batches have 10 to 15 shapes,
-# and each recording holds some memory for good: this bounds what odd inputs can take.
+# A recipe's batches have 10 to 15 shapes. Each graph holds some memory: this bounds the memory of odd inputs.
 MOST_SHAPES = 64
 
-Kept = TypeVar("Kept")
+Captured = TypeVar("Captured")
 
 
 class Graph(Protocol):
-    """A recorded sequence of device operations: `torch.cuda.CUDAGraph`, or a stand-in on the CPU."""
+    """A captured sequence of device operations: `torch.cuda.CUDAGraph`, or a stand-in on the CPU."""
 
     def replay(self) -> None: ...
 
 
 class Recorder(Protocol):
-    """Records what happens inside `record(graph)`."""
+    """Captures the operations inside `record(graph)` without running them."""
 
     def graph(self) -> Graph: ...
 
     def record(self, graph: Graph) -> AbstractContextManager[None]: ...
 
     def start_over(self) -> None:
-        """All that was recorded is gone."""
+        """All graphs are gone."""
 
 
 class CudaRecorder:
@@ -43,8 +41,8 @@ class CudaRecorder:
         self.pool = torch.cuda.graph_pool_handle()
 
     def start_over(self) -> None:
-        # A pool whose graphs are all gone cannot be used again while a library holds on to some memory of it, as the
-        # one that multiplies matrices does to the workspace that it asked for in the first recording of all.
+        # A pool without graphs cannot be used again while a library holds memory of it. cuBLAS does: its workspace lies
+        # in the pool of the process's first capture.
         self.pool = torch.cuda.graph_pool_handle()
 
     def graph(self) -> Graph:
@@ -58,50 +56,54 @@ class CudaRecorder:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 yield
         finally:
-            # A recording that fails leaves the stream it was made on behind as the current one.
+            # A failed capture leaves its own stream as the current one.
             torch.cuda.set_stream(stream)
 
 
-class Graphs(Generic[Kept]):
-    """What was recorded for each shape, up to a number of shapes.
+class GraphCache(Generic[Captured]):
+    """Captured work by shape, up to `most` shapes; the least recently used one is dropped.
 
-    `refused` says why nothing can be recorded, from the first failure on: what failed once would fail again, and each
-    try costs as much as the work itself.
+    `failure` is the reason of the first failed capture. From then on nothing is captured: another try would fail too,
+    and cost as much as the work itself.
     """
 
     def __init__(self, recorder: Recorder, most: int = MOST_SHAPES) -> None:
         self.recorder, self.most = recorder, most
-        self.kept: OrderedDict[Hashable, Kept] = OrderedDict()
-        self.met: set[Hashable] = set()
+        self.entries: OrderedDict[Hashable, Captured] = OrderedDict()
+        self.seen: set[Hashable] = set()
         self.captures, self.seconds = 0, 0.0
-        self.refused: str | None = None
+        self.failure: str | None = None
 
-    def meet(self, shape: Hashable) -> bool:
-        """Whether the shape was met before, and is worth a recording."""
-        before = shape in self.met
-        self.met.add(shape)
-        return before
+    def get(self, shape: Hashable, capture: Callable[[], Captured]) -> Captured | None:
+        """The entry of a shape, captured at its second use; None: run eagerly.
 
-    def find(self, shape: Hashable) -> Kept | None:
-        """What is kept for the shape, which is now the one used last."""
-        if shape in self.kept:
-            self.kept.move_to_end(shape)
-        return self.kept.get(shape)
-
-    def keep(self, shape: Hashable, value: Kept) -> Kept:
-        self.kept[shape] = value
-        while len(self.kept) > self.most:
-            self.kept.popitem(last=False)
-        return value
+        The first use of a shape runs eagerly and leaves libraries initialised and kernels loaded, which a driver may
+        refuse during a capture. Shapes that never return cost nothing.
+        """
+        if self.failure is not None:
+            return None
+        if shape not in self.seen:
+            self.seen.add(shape)
+            return None
+        if shape not in self.entries:
+            try:
+                self.entries[shape] = capture()
+            except Exception as error:  # nothing ran on the device; if the work itself is wrong, it fails again eagerly
+                self.fail(error)
+                return None
+            if len(self.entries) > self.most:
+                self.entries.popitem(last=False)
+        self.entries.move_to_end(shape)
+        return self.entries[shape]
 
     def clear(self) -> None:
-        self.kept.clear()
-        self.met.clear()
+        self.entries.clear()
+        self.seen.clear()
         self.recorder.start_over()
 
     @contextmanager
-    def recording(self) -> Iterator[Graph]:
-        """A new graph that holds what is asked of the device inside, and is not done yet."""
+    def capturing(self) -> Iterator[Graph]:
+        """A new graph of the operations inside, none of which runs before `replay`."""
         start = time.perf_counter()
         graph = self.recorder.graph()
         with self.recorder.record(graph):
@@ -109,21 +111,21 @@ class Graphs(Generic[Kept]):
         self.captures += 1
         self.seconds += time.perf_counter() - start
 
-    def refuse(self, error: Exception) -> None:
-        """Record nothing any more, and give the memory of what was recorded back."""
+    def fail(self, error: Exception) -> None:
+        """Capture nothing any more, and free the memory of all graphs."""
         self.clear()
-        # A recording that is broken off fails again when it is closed: the first error of the chain is the cause.
+        # A broken capture fails again when it is closed: the first error of the chain is the cause.
         first: BaseException = error
         while first.__context__ is not None:
             first = first.__context__
         lines = str(first).splitlines()
-        self.refused = f"{type(first).__name__}: {lines[0]}" if lines else type(first).__name__
+        self.failure = f"{type(first).__name__}: {lines[0]}" if lines else type(first).__name__
 
-    def figures(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, Any]:
         """For the records."""
-        figures: dict[str, Any] = {
+        statistics: dict[str, Any] = {
             "captures": self.captures,
             "capture_seconds": round(self.seconds, 3),
-            "captured_shapes": len(self.kept),
+            "captured_shapes": len(self.entries),
         }
-        return figures if self.refused is None else {**figures, "not_captured": self.refused}
+        return statistics if self.failure is None else {**statistics, "not_captured": self.failure}

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.models.contract import Model, Scorer, Shortcuts
 from argbeam.models.state import State
@@ -21,7 +22,7 @@ from argbeam.search.live_rows import first_step, live_rows
 from argbeam.search.result import Beam, Beams, Found, SearchResult, Verdict, read_result
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
-from argbeam.search.successors import Choices
+from argbeam.search.successors import Choices, Successors
 from argbeam.search.top_k import AllWords, LiveWords, score_words
 
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
@@ -77,6 +78,25 @@ def beam_search(
     """
     settings = SearchSettings(beam_size, rule, stop, n_best, end_early)
     return result_of(search_in_parts(model, state, choices, settings, length_B=length_B, steps=steps, gold=gold))
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search without gold, complete but for the sentences."""
+
+    model: Model
+    successors: Successors
+    settings: SearchSettings
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> SearchResult:
+        """`beam_search`, from the sources on."""
+        return result_of(self.parts(batch, length_B, steps=steps))
+
+    def parts(self, batch: Batch, length_B: Int[Tensor, " B"], *, steps: int) -> Iterator[Pause]:
+        """The same in parts; the encoder belongs to the first."""
+        state, choices = self.model.encode(batch, None), self.successors.start(batch)
+        yield from search_in_parts(self.model, state, choices, self.settings, length_B=length_B, steps=steps)
 
 
 def result_of(pauses: Iterator[Pause]) -> SearchResult:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from argbeam.data.batches import Example
+from argbeam.decoding.batch_decoder import BatchDecoder, decode_rules
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.decoding.evaluate import Decoder, decode_rules, evaluate, perplexity
+from argbeam.decoding.evaluate import evaluate, perplexity
 from argbeam.errors import ArgbeamError
 from argbeam.losses import Loss
 from argbeam.models.contract import Network
@@ -22,7 +23,7 @@ DIVERGED = "training has diverged: lower the learning rates of the stage"
 
 @dataclass(frozen=True)
 class Dev:
-    """The split and all that it takes to score it. `batch` is the size of training batches."""
+    """The dev split and everything needed to score it. `batch` is the size of training batches."""
 
     model: Network
     task: Task
@@ -35,10 +36,10 @@ class Dev:
     captured: CapturedSearch | None
 
     def figures(self, stage: Stage, loss: Loss, *, update: int) -> dict[str, Any]:
-        """What an epoch of the stage is judged by, and what else is worth a record."""
+        """The `dev` part of an epoch's record."""
         figures: dict[str, Any] = {}
         if loss.rule.normalised or stage.keep == "perplexity":
-            # What fits in memory in training fits here: every word of the vocabulary is scored at every step.
+            # A training batch fits in memory, and so does this one: every token of the vocabulary has a score.
             size = min(self.decode.batch, self.batch)
             figures["perplexity"] = perplexity(
                 self.model, self.examples, batch=size, device=self.device, group=self.group
@@ -49,7 +50,7 @@ class Dev:
         if stage.keep == "score":
             rule, stop = decode_rules(loss.rule, loss.stop, self.decode)
             size = self.decode.batch
-            decoder = Decoder(self.model, self.task, rule, stop, self.device, size, self.group, self.captured)
+            decoder = BatchDecoder(self.model, self.task, rule, stop, self.device, size, self.group, self.captured)
             found = evaluate(decoder, self.items, beam=stage.keep_beam)
             figures |= {
                 "value": found.score.value,
@@ -63,15 +64,12 @@ class Dev:
 
 
 def judged_value(stage: Stage, figures: dict[str, Any]) -> float | None:
-    """The figure that the stage keeps its best epoch by; None: it keeps the last."""
-    value: float | None = {"perplexity": figures.get("perplexity"), "score": figures.get("value"), "last": None}[
-        stage.keep
-    ]
-    return value
+    """The figure that chooses the stage's best epoch; None: its last epoch is the one."""
+    return {"perplexity": figures.get("perplexity"), "score": figures.get("value"), "last": None}[stage.keep]
 
 
 def is_better(stage: Stage, value: float | None, best: float | None) -> bool:
-    """Whether an epoch of this value is the best so far."""
+    """Whether an epoch with this value is the best so far."""
     if value is None or best is None:
         return value is not None
     return value < best if stage.keep == "perplexity" else value > best

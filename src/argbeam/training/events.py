@@ -1,14 +1,16 @@
-"""What training tells as it goes, and how far it has come."""
+"""The events of training."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from argbeam.training.state import Position
+
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a stage stands, for a progress bar: `update` of `updates`. Not part of the records: it holds times."""
+    """How far a stage is, for a progress bar: `update` of `updates`. Not part of the records: it holds times."""
 
     stage: str
     epoch: int
@@ -23,7 +25,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Record:
-    """An event to be kept: one JSON line of the run."""
+    """One JSON line of the run's records."""
 
     values: dict[str, Any]
 
@@ -36,7 +38,7 @@ class Saved:
     unfinished, because a stop was requested.
     """
 
-    position: "Position"
+    position: Position
     tensors: dict[str, Tensor]
     rule: str
     stop: str
@@ -45,27 +47,9 @@ class Saved:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something a user should know and that is no error."""
+    """A message to the user that is no error."""
 
     text: str
 
 
 Event = Progress | Record | Saved | Notice
-
-
-@dataclass
-class Position:
-    """How far a run has come. With the tensors of `Saved` this is its whole state: noise depends on the update only."""
-
-    stage: int = 0
-    epoch: int = 0
-    batch: int = 0
-    update: int = 0
-    records: int = 0
-    best_value: float | None = None
-    best_epoch: int = -1
-    seconds: float = 0.0
-    epoch_seconds: float = 0.0
-
-    def copy(self) -> "Position":
-        return Position(**vars(self))

@@ -1,43 +1,57 @@
-"""The tensors of a run: all that training needs to go on, into a checkpoint and back."""
+"""The state of a run: how far it is, and the tensors that go into a checkpoint and back."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from argbeam.losses import Loss
 from argbeam.models import Network, load_weights
-from argbeam.training.optimizer import Adagrad
-from argbeam.training.step import Stepper
+from argbeam.training.step import TrainStep
+
+
+@dataclass
+class Position:
+    """How far a run is. With the tensors this is its whole state: noise depends on the update only."""
+
+    stage: int = 0
+    epoch: int = 0
+    batch: int = 0
+    update: int = 0
+    records: int = 0
+    best_value: float | None = None
+    best_epoch: int = -1
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
 
 
 def model_tensors(model: Network, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights, and the best ones of the stage: all there is between stages."""
+    """The weights, and the best ones of the stage: the whole state between stages."""
     return {f"model.{k}": v for k, v in model.state_dict().items()} | {f"best.{k}": v for k, v in best.items()}
 
 
-def stage_tensors(loss: Loss, optimizer: Adagrad, stepper: Stepper) -> dict[str, Tensor]:
-    """What a stage has besides the weights."""
-    tensors = {f"optimizer.{i}": v for i, v in enumerate(optimizer.sums)}
-    tensors |= {f"average.{i}": v for i, v in enumerate(optimizer.averages)}
+def stage_tensors(loss: Loss, step: TrainStep) -> dict[str, Tensor]:
+    """The state of a stage besides the weights."""
+    tensors = {f"optimizer.{i}": v for i, v in enumerate(step.optimizer.sums)}
+    tensors |= {f"average.{i}": v for i, v in enumerate(step.optimizer.averages)}
     if loss.weights is not None:
         tensors |= {f"loss.{k}": v for k, v in loss.weights.module.state_dict().items()}
-    tensors |= {f"sums.{k}": v for k, v in stepper.sums.values.items()}
-    return {**tensors, "streak": stepper.streak}
+    tensors |= {f"sums.{k}": v for k, v in step.sums.values.items()}
+    return {**tensors, "streak": step.streak}
 
 
-def restore_stage(
-    tensors: dict[str, Tensor], loss: Loss, optimizer: Adagrad, stepper: Stepper, device: torch.device
-) -> None:
-    """Put what `stage_tensors` gave back in place; a checkpoint between stages holds none of it."""
-    for total, saved in zip(optimizer.sums, _numbered(tensors, "optimizer."), strict=False):
+def restore_stage(tensors: dict[str, Tensor], loss: Loss, step: TrainStep) -> None:
+    """Put the tensors of `stage_tensors` back in place; a checkpoint between stages holds none of them."""
+    for total, saved in zip(step.optimizer.sums, _numbered(tensors, "optimizer."), strict=False):
         total.copy_(saved)
-    for average, saved in zip(optimizer.averages, _numbered(tensors, "average."), strict=False):
+    for average, saved in zip(step.optimizer.averages, _numbered(tensors, "average."), strict=False):
         average.copy_(saved)
-    own = tensors_under(tensors, "loss.", device)
+    own = tensors_under(tensors, "loss.", step.device)
     if loss.weights is not None and own:
-        load_weights(loss.weights.module, own, "")
-    stepper.sums.values.update(tensors_under(tensors, "sums.", device))
+        load_weights(loss.weights.module, own)
+    step.sums.values.update(tensors_under(tensors, "sums.", step.device))
     if "streak" in tensors:
-        stepper.streak.copy_(tensors["streak"])
+        step.streak.copy_(tensors["streak"])
 
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.errors import ArgbeamError
-from argbeam.losses.contract import LossOutput, StepLoss
+from argbeam.losses.contract import StepLoss
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.runtime.group import ALONE, Group
@@ -18,10 +17,10 @@ from argbeam.training.optimizer import Adagrad
 
 
 class Sums:
-    """Running sums of what steps report, kept on the device: reading them is what waits, adding is not."""
+    """Running sums of what steps report, on the device: adding never waits, reading does."""
 
-    def __init__(self, values: Mapping[str, Tensor] | None = None) -> None:
-        self.values: dict[str, Tensor] = dict(values or {})
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
         for name, value in sums.items():
@@ -40,51 +39,49 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a pass over some rows gives: gradients, loss, count and sums, which add up over rows and processes."""
+class BatchGradients:
+    """Gradients, loss, count and sums of a pass over some rows. All of them add up over rows and processes."""
 
-    tensors: list[Tensor]
-    names: list[str]
-    divided: bool
-
-    @property
-    def gradients(self) -> list[Tensor]:
-        return self.tensors[: -2 - len(self.names)]
+    gradients: list[Tensor]
+    total: Tensor
+    count: Tensor
+    sums: dict[str, Tensor]
+    divided: bool  # by the count; some losses are not
 
     @property
-    def total(self) -> Tensor:
-        return self.tensors[-2 - len(self.names)]
+    def divisor(self) -> Tensor | None:
+        # Losses never report a count of zero; rows of padding alone do.
+        return torch.where(self.count > 0, self.count, 1.0) if self.divided else None
 
-    @property
-    def count(self) -> Tensor | None:
-        """What the gradients are to be divided by; None: nothing."""
-        count = self.tensors[-1 - len(self.names)]
-        return torch.where(count > 0, count, 1.0) if self.divided else None
+    def plus(self, other: "BatchGradients") -> "BatchGradients":
+        return self._with(torch._foreach_add(self._tensors(), other._tensors()))
 
-    @property
-    def sums(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.tensors[-len(self.names) :], strict=True))
-
-    def plus(self, other: "Parts") -> "Parts":
-        return Parts(list(torch._foreach_add(self.tensors, other.tensors)), self.names, self.divided)
-
-    def over(self, group: Group) -> "Parts":
+    def over(self, group: Group) -> "BatchGradients":
         """The sum over all processes, in one exchange."""
         if group.size == 1:
             return self
-        flat = torch.cat([tensor.flatten() for tensor in self.tensors])
+        tensors = self._tensors()
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
         group.add(flat)
-        pieces = torch.split(flat, [tensor.numel() for tensor in self.tensors])
-        summed = [piece.view_as(tensor) for piece, tensor in zip(pieces, self.tensors, strict=True)]
-        return Parts(summed, self.names, self.divided)
+        pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return self._with([piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)])
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self.gradients, self.total, self.count, *self.sums.values()]
+
+    def _with(self, tensors: Sequence[Tensor]) -> "BatchGradients":
+        size = len(self.gradients)
+        total, count, *sums = tensors[size:]
+        named = dict(zip(self.sums, sums, strict=True))
+        return replace(self, gradients=list(tensors[:size]), total=total, count=count, sums=named)
 
 
 @dataclass
 class TrainStep:
-    """Forward, backward, clipping and update of one batch, with the sums it reports.
+    """Forward, backward, clipping and update of one batch, with running sums of what it reports.
 
-    The batch is this process's share of the group's. `streak` holds, on the device, how many updates in a row were left
-    out up to now because their gradient was not finite, and the most there ever were.
+    The batch is this process's share of the group's. `streak` holds, on the device, the number of updates in a row that
+    were left out up to now because their gradient was not finite, and the largest such number so far.
     """
 
     model: Model
@@ -98,13 +95,15 @@ class TrainStep:
     def __post_init__(self) -> None:
         self.streak = torch.zeros(2, dtype=torch.int64, device=self.device)
 
-    def __call__(self, loss: StepLoss, batch: Batch, update: Tensor) -> None:
-        parts = self._parts(loss, batch, update).over(self.group)
-        norm = self.optimizer.step(parts.gradients, total=parts.total, count=parts.count)
+    def __call__(self, loss: StepLoss, batch: Batch, update: int | Tensor) -> None:
+        """Train on one batch, which may lie on the host; `update` is the number of updates before it."""
+        update = torch.as_tensor(update, device=self.device)
+        found = self._gradients(loss, batch.to(self.device), update).over(self.group)
+        norm = self.optimizer.step(found.gradients, total=found.total, count=found.divisor)
         finite = norm.isfinite()
         self.sums.add(
             {
-                **{name: torch.where(finite, value, 0.0) for name, value in parts.sums.items()},
+                **{name: torch.where(finite, value, 0.0) for name, value in found.sums.items()},
                 "norm": torch.where(finite, norm, 0.0),
                 "updates": torch.ones_like(norm),
                 "not_finite": (~finite).to(norm.dtype),
@@ -113,8 +112,8 @@ class TrainStep:
         run = torch.where(finite, 0, self.streak[0] + 1)
         self.streak.copy_(torch.stack([run, torch.maximum(run, self.streak[1])]))
 
-    def _parts(self, loss: StepLoss, batch: Batch, update: Tensor) -> Parts:
-        """Of the whole share or, where memory does not hold it, of its two halves in turn."""
+    def _gradients(self, loss: StepLoss, batch: Batch, update: Tensor) -> BatchGradients:
+        """Of the whole batch or, where memory does not hold it, of its two halves in turn."""
         try:
             return self._pass(loss, batch, update, split=0.0)
         except torch.OutOfMemoryError:
@@ -129,62 +128,19 @@ class TrainStep:
             "lower batch.size or text.max_length"
         )
 
-    def _pass(self, loss: StepLoss, batch: Batch, update: Tensor, *, split: float) -> Parts:
+    def _pass(self, loss: StepLoss, batch: Batch, update: Tensor, *, split: float) -> BatchGradients:
         noise = Noise(self.seed, update, batch.sentence_B)
-        # Autocast keeps the low-precision copies of weights it made; a captured step must make them anew.
+        # Autocast caches low-precision copies of weights; a captured step must make them anew.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=False):
             out = loss(self.model, batch, noise)
         gradients = torch.autograd.grad(out.total, self.optimizer.parameters, materialize_grads=True)
-        return _gathered(gradients, out, batch, split)
-
-
-def _gathered(gradients: Sequence[Tensor], out: LossOutput, batch: Batch, split: float) -> Parts:
-    total = out.total.detach()
-    # Losses never report a count of zero; rows of padding alone count for nothing all the same.
-    count = total.new_zeros(()) if out.count is None else out.count * (batch.target_length_B > 0).any()
-    sums = {**out.sums, "out_of_memory": torch.full_like(total, split)}
-    tensors = [*gradients, total, *(value.to(total.dtype) for value in (count, *sums.values()))]
-    return Parts(tensors, list(sums), out.count is not None)
-
-
-class Stepper(Protocol):
-    """Runs training steps."""
-
-    @property
-    def sums(self) -> Sums: ...
-
-    @property
-    def streak(self) -> Tensor:
-        """That of `TrainStep`."""
-
-    @property
-    def refused(self) -> str | None:
-        """Why steps run eagerly that were to be replayed; None: they do not."""
-
-    def figures(self) -> dict[str, Any]:
-        """What recording has cost, for the records."""
-
-    def __call__(self, loss: StepLoss, batch: Batch, update: int) -> None:
-        """Train on one batch, which may lie on the host."""
-
-
-@dataclass
-class EagerStepper:
-    """Each operation launched as it comes."""
-
-    step: TrainStep
-    refused: str | None = None
-
-    @property
-    def sums(self) -> Sums:
-        return self.step.sums
-
-    @property
-    def streak(self) -> Tensor:
-        return self.step.streak
-
-    def figures(self) -> dict[str, Any]:
-        return {}
-
-    def __call__(self, loss: StepLoss, batch: Batch, update: int) -> None:
-        self.step(loss, batch.to(self.step.device), torch.tensor(update, device=self.step.device))
+        total = out.total.detach()
+        count = total.new_zeros(()) if out.count is None else out.count * (batch.target_length_B > 0).any()
+        sums = {**out.sums, "out_of_memory": torch.full_like(total, split)}
+        return BatchGradients(
+            gradients=list(gradients),
+            total=total,
+            count=count.to(total.dtype),
+            sums={name: value.to(total.dtype) for name, value in sums.items()},
+            divided=out.count is not None,
+        )

@@ -276,13 +276,14 @@ def test_decode_and_evaluate_say_why_searches_were_not_recorded(
     argbeam: Command, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from argbeam.decoding.captured_search import CapturedSearch
+    from argbeam.runs import load
     from argbeam.runtime import device as devices
-    from argbeam.runtime.graph_cache import Graphs
     from tape import TapeRecorder
 
-    captured = CapturedSearch(Graphs(TapeRecorder()))
-    captured.graphs.refuse(RuntimeError("a copy from the host\nand more"))
-    monkeypatch.setattr(devices, "captured_search", lambda runtime, device: captured)
+    captured = CapturedSearch(TapeRecorder())
+    captured.graphs.fail(RuntimeError("a copy from the host\nand more"))
+    monkeypatch.setattr(devices, "make_recorder", lambda runtime, device: TapeRecorder())
+    monkeypatch.setattr(load, "CapturedSearch", lambda recorder: captured)
     said = "argbeam: searches cannot be recorded as CUDA graphs and ran one operation at a time: RuntimeError: a copy"
     for arguments in (("decode", runs["ordering"]), ("evaluate", runs["ordering"], "--beam", "1")):
         done = argbeam(*arguments, stdin=b"b a\n")

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.decoding.captured_search import CapturedSearch, Search
+from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.models import make_model
 from argbeam.models.contract import Model
-from argbeam.runtime.graph_cache import CudaRecorder, Graphs
+from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
-from argbeam.search.search import SearchSettings
+from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
@@ -93,15 +93,15 @@ def test_replayed_searches_return_what_plain_ones_do(name: str, beam: int, n_bes
     successors, stop, rule = CASES[name]
     search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, SearchSettings(beam, rule, stop, n_best))
     recorder, batches = TapeRecorder(), batches_of(successors)
-    captured = CapturedSearch(Graphs(recorder))
+    captured = CapturedSearch(recorder)
     met(captured, search, batches)
     for batch, length_B in [*batches, *batches[::-1]]:
         expected = values_of(search(batch, length_B, steps=STEPS))
         assert values_of(captured(search, batch, length_B, steps=STEPS)) == expected
         recorder.forget()
-    assert captured.graphs.refused is None
+    assert captured.graphs.failure is None
     # Two searches of each batch have recorded each part and each reading once.
-    (recorded,) = captured.graphs.kept.values()
+    (recorded,) = captured.graphs.entries.values()
     assert captured.graphs.captures == len(recorder.tapes) == len(recorded.parts) + len(recorded.readings)
     assert sum(tape.replays for tape in recorder.tapes) >= 4 * len(batches)
 
@@ -115,7 +115,7 @@ def test_models_can_be_replayed_and_their_weights_may_change_in_place(
     model = small_model(kind)
     search = Search(model, successors, SearchSettings(3, rule, stop, 2))
     recorder, batches = TapeRecorder(), batches_of(successors)
-    captured = CapturedSearch(Graphs(recorder))
+    captured = CapturedSearch(recorder)
     met(captured, search, batches)
     found = []
     for batch, length_B in [*batches, *batches]:
@@ -128,7 +128,7 @@ def test_models_can_be_replayed_and_their_weights_may_change_in_place(
             for parameter in model.parameters():
                 parameter.mul_(-0.9)
     assert found[: len(batches)] != found[len(batches) :]
-    assert captured.graphs.refused is None
+    assert captured.graphs.failure is None
 
 
 def test_the_cases_hold_what_they_are_there_for() -> None:
@@ -149,7 +149,7 @@ def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_ar
     never = Unconstrained(VOCABULARY, end_symbol=False)
     search = Search(ToyModel(VOCABULARY), never, SearchSettings(2, LastScore(), StopTop()))
     recorder = TapeRecorder()
-    captured = CapturedSearch(Graphs(recorder))
+    captured = CapturedSearch(recorder)
     batch = make_batch([Example((4,), (), 1), Example((5,), (), 2)])
     counts = []
     for limits in ([3, 5], [3, 5], [5, 1], [2, 11], [20, 4], [2, 5]):
@@ -168,7 +168,7 @@ def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_ar
 
 def test_searches_that_differ_in_anything_share_nothing() -> None:
     recorder, batches = TapeRecorder(), batches_of(ANYTHING, number=1)
-    captured = CapturedSearch(Graphs(recorder))
+    captured = CapturedSearch(recorder)
     first = Search(ToyModel(VOCABULARY, seed=5), ANYTHING, SearchSettings(3, LastScore(), StopTop()))
     searches = [
         first,
@@ -186,22 +186,22 @@ def test_searches_that_differ_in_anything_share_nothing() -> None:
         for search in searches:
             expected = values_of(search(*batches[0], steps=STEPS))
             assert values_of(captured(search, *batches[0], steps=STEPS)) == expected
-    assert len(captured.graphs.kept) == len(searches)
+    assert len(captured.graphs.entries) == len(searches)
     captured(first, *batches[0], steps=STEPS + 1)
     captured(first, *batches[0], steps=STEPS + 1)
-    assert len(captured.graphs.kept) == len(searches) + 1
+    assert len(captured.graphs.entries) == len(searches) + 1
 
 
 def test_a_number_of_shapes_is_kept_and_dropped_ones_are_recorded_again() -> None:
     recorder = TapeRecorder()
-    captured = CapturedSearch(Graphs(recorder, most=2))
+    captured = CapturedSearch(recorder, most=2)
     search = Search(ToyModel(VOCABULARY, seed=5), Permutation(), SearchSettings(2, LastScore()))
     batches = [make_batch([Example((4, 5, 4), (), 3)], source_length=length) for length in (3, 4, 5)]
     for _ in range(3):
         for batch in batches:
             expected = values_of(search(batch, torch.tensor([3]), steps=3))
             assert values_of(captured(search, batch, torch.tensor([3]), steps=3)) == expected
-    assert len(captured.graphs.kept) == 2
+    assert len(captured.graphs.entries) == 2
     assert captured.graphs.captures == 12  # a part and a reading, of three shapes, in two rounds
 
 
@@ -209,12 +209,12 @@ def test_a_model_that_reads_from_the_device_is_searched_step_by_step_and_the_rea
     table = {((), 4): 1.0, ((4,), 5): 2.0, ((4, 5), 4): 3.0}
     search = Search(ToyModel(VOCABULARY, table=table), Permutation(), SearchSettings(2, LastScore()))
     recorder = TapeRecorder()
-    captured = CapturedSearch(Graphs(recorder))
+    captured = CapturedSearch(recorder)
     batch, length_B = make_batch([Example((4, 5, 4), (), 3)]), torch.tensor([3])
     for _ in range(4):
         result = captured(search, batch, length_B, steps=3)
         assert (result.tokens_BNT.tolist(), result.score_BN.tolist()) == ([[[4, 5, 4]]], [[3.0]])
-    assert captured.graphs.refused == "RuntimeError: lift_fresh while a graph is recorded"
+    assert captured.graphs.failure == "RuntimeError: lift_fresh while a graph is recorded"
     assert (captured.graphs.captures, len(recorder.tapes)) == (0, 1)  # it was tried once
 
 
@@ -228,7 +228,7 @@ def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: type[LstmMod
     model = small_model(kind)
     assert isinstance(model, torch.nn.Module)
     search = Search(model.to(device), successors, SearchSettings(3, rule, stop, 2))
-    captured = CapturedSearch(Graphs(CudaRecorder()))
+    captured = CapturedSearch(CudaRecorder())
     batches = [(batch.to(device), length_B.to(device)) for batch, length_B in batches_of(successors, number=6)]
     for batch, length_B in [*batches, *batches[::-1]]:
         expected = search(batch, length_B, steps=STEPS)
@@ -237,5 +237,5 @@ def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: type[LstmMod
         assert torch.equal(found.finished_BN, expected.finished_BN)
         assert torch.equal(found.dead_B, expected.dead_B)
         torch.testing.assert_close(found.score_BN, expected.score_BN)
-    assert captured.graphs.refused is None
+    assert captured.graphs.failure is None
     assert captured.graphs.captures >= 2

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from argbeam.data.batches import Batch, Example
 from argbeam.data.vocabulary import EOS
-from argbeam.decoding import evaluate as evaluate_module
+from argbeam.decoding import batch_decoder
+from argbeam.decoding.batch_decoder import BatchDecoder, Decoded
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.decoding.evaluate import Decoded, Decoder, evaluate, perplexity
+from argbeam.decoding.evaluate import evaluate, perplexity
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
-from argbeam.runtime.graph_cache import Graphs
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, PermutationChoices, Unconstrained
@@ -44,16 +44,16 @@ sources = st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=4), max_size
 kinds = st.sampled_from(["ordering", "top", "best"])
 
 
-def decoder_of(kind: str, seed: int, *, rule: ScoreRule, batch: int) -> Decoder:
+def decoder_of(kind: str, seed: int, *, rule: ScoreRule, batch: int) -> BatchDecoder:
     model = ToyModel(len(VOCABULARY), seed=seed, scale=3.0)
     if kind == "ordering":
-        return Decoder(model, ToyTask(Permutation(), open_length=False), rule, StopTop(), CPU, batch)
+        return BatchDecoder(model, ToyTask(Permutation(), open_length=False), rule, StopTop(), CPU, batch)
     stop: Stop = StopTop() if kind == "top" else StopBest()
     task = ToyTask(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True)
-    return Decoder(model, task, rule, stop, CPU, batch)
+    return BatchDecoder(model, task, rule, stop, CPU, batch)
 
 
-def by_brute_force(kind: str, decoder: Decoder, item: Item, *, beam: int, n_best: int) -> BruteForce:
+def by_brute_force(kind: str, decoder: BatchDecoder, item: Item, *, beam: int, n_best: int) -> BruteForce:
     assert isinstance(decoder.model, ToyModel)
     rank = RANKS[decoder.rule](decoder.model, number_of(item))
     source = VOCABULARY.encode(item.source)
@@ -79,7 +79,7 @@ def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_orde
 ) -> None:
     items, decoder = items_of(sources), decoder_of(kind, seed, rule=rule, batch=batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate_module, "_WINDOW", 3)
+        patch.setattr(batch_decoder, "_WINDOW", 3)
         found = list(decoder.decode(iter(items), beam=beam, n_best=n_best, trace=True))
     assert len(found) == len(items)
     for item, decoded in zip(items, found, strict=True):
@@ -90,7 +90,7 @@ def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_orde
         assert isinstance(decoder.model, ToyModel)
         rank = RANKS[rule](decoder.model, number_of(item))
         for hypothesis in decoded.hypotheses:
-            assert hypothesis.rank == pytest.approx(rank(hypothesis.tokens), abs=1e-9)
+            assert hypothesis.score == pytest.approx(rank(hypothesis.tokens), abs=1e-9)
         # A search that is over goes on no further; the brute force may look on for what cannot win any more.
         steps = traced_beams(decoded)
         assert steps == expected.beams[: len(steps)]
@@ -112,13 +112,13 @@ def test_replayed_decoding_finds_the_same_whatever_the_shapes_are_rounded_to(
     """Three times over the same sentences: eagerly at rounded shapes, while they are recorded, and replayed."""
     items, plain = items_of(sources), decoder_of(kind, seed, rule=LastScore(), batch=batch)
     expected = list(plain.decode(items, beam=beam, n_best=n_best, trace=True))
-    captured = CapturedSearch(Graphs(TapeRecorder()))
+    captured = CapturedSearch(TapeRecorder())
     decoder = replace(plain, captured=captured)
     for _ in range(3):
         assert list(decoder.decode(items, beam=beam, n_best=n_best, trace=True)) == expected
     # Sources of 1 to 8 and of 9 to 11 words, limits alike; batches full, or of 1, 2 or 4 rows.
-    assert 1 <= len(captured.graphs.kept) <= 2 * 4
-    assert captured.graphs.refused is None
+    assert 1 <= len(captured.graphs.entries) <= 2 * 4
+    assert captured.graphs.failure is None
 
 
 def traced_beams(decoded: Decoded) -> list[list[Words]]:
@@ -146,12 +146,12 @@ def test_the_batch_size_changes_nothing() -> None:
     items = items_of([[4, 5], [6], [4, 4, 5, 6, 6], [5, 6, 4], [5, 5], [6, 5, 4, 4]])
     found = []
     for batch in (1, 2, 4, 100):
-        decoder = Decoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, batch)
+        decoder = BatchDecoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, batch)
         found.append(list(decoder.decode(items, beam=3, n_best=3)))
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             assert [h.tokens for h in a.hypotheses] == [h.tokens for h in b.hypotheses]
-            assert [h.rank for h in a.hypotheses] == pytest.approx([h.rank for h in b.hypotheses], abs=1e-12)
+            assert [h.score for h in a.hypotheses] == pytest.approx([h.score for h in b.hypotheses], abs=1e-12)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class CountedModel(ToyModel):
 def test_wide_beams_are_searched_in_smaller_batches(beam: int, expected: list[int]) -> None:
     """Of 50 sentences 40 at a time up to beam 10, from there on those that make 400 rows, and one at least."""
     model = CountedModel(len(VOCABULARY), seed=1)
-    decoder = Decoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, 40)
+    decoder = BatchDecoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, 40)
     found = list(decoder.decode(items_of([[4, 5]] * 50), beam=beam))
     assert model.sizes == expected
     assert [sorted(decoded.hypotheses[0].tokens) for decoded in found] == [[4, 5]] * 50
@@ -193,7 +193,7 @@ def test_no_more_is_read_than_a_window() -> None:
             yield item
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate_module, "_WINDOW", 3)
+        patch.setattr(batch_decoder, "_WINDOW", 3)
         decoded = decoder_of("ordering", 1, rule=LastScore(), batch=2).decode(stream(), beam=1)
         next(decoded)
         assert read == [0, 1, 2]
@@ -212,7 +212,7 @@ def test_outputs_that_meet_the_limit_are_counted_as_unfinished() -> None:
     assert all((output[-1] == EOS) == e.finished[0] for output, e in zip(found.outputs, expected, strict=True))
     assert found.dead == 0
     assert found.score.value == sum(len(output) for output in found.outputs)
-    assert len(found.ranks) == len(items)
+    assert len(found.scores) == len(items)
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def test_dead_ends_are_counted_and_leave_the_prefix_before_them() -> None:
     """Sources a b, a a and b c b: the second has one word to give, the third two."""
     model = ToyModel(len(VOCABULARY), seed=1)
     task = ToyTask(ShortPermutation(), open_length=False)
-    decoder = Decoder(model, task, LastScore(), StopTop(), CPU, 8)
+    decoder = BatchDecoder(model, task, LastScore(), StopTop(), CPU, 8)
     found = evaluate(decoder, items_of([[4, 5], [4, 4], [5, 6, 5]]), beam=3)
     assert (found.dead, found.unfinished) == (2, 0)
     assert [sorted(output) for output in found.outputs] == [[4, 5], [4], [5, 6]]

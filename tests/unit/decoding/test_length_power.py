@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.decoding.evaluate import Decoder, Evaluation
+from argbeam.decoding.batch_decoder import BatchDecoder
+from argbeam.decoding.evaluate import Evaluation
 from argbeam.decoding.length_power import (
     POWERS,
     best_power,
@@ -62,7 +63,7 @@ def test_the_choice_is_the_best_of_all_powers_by_brute_force(
     model = ToyModel(len(VOCABULARY), seed=seed, scale=1.0)
     task = WordsWanted(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True, wanted=wanted)
     items = items_of([[4] * length for length in lengths])
-    decoder = Decoder(model, task, LogprobSum(), StopBest(), torch.device("cpu"), 4)
+    decoder = BatchDecoder(model, task, LogprobSum(), StopBest(), torch.device("cpu"), 4)
     found = {power: one.score.value for power, one in evaluate_powers(decoder, items, beam=beam).items()}
     following = unconstrained(len(VOCABULARY), end_symbol=True)
     ranks = [cache(logprob_sum(model, number_of(item))) for item in items]
@@ -128,7 +129,7 @@ def test_what_was_chosen_holds_for_one_model_and_one_search(
     folder = copytree(translation, tmp_path / "run")
     asked: list[int] = []
 
-    def chosen(decoder: Decoder, items: Sequence[Item], *, beam: int) -> dict[float, Evaluation]:
+    def chosen(decoder: BatchDecoder, items: Sequence[Item], *, beam: int) -> dict[float, Evaluation]:
         asked.append(beam)
         return {0.4: Evaluation(Score(0.0, {}, ""), [], [], 0, 0)}
 
@@ -202,5 +203,5 @@ def test_a_choice_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ArgbeamError) as error:
         save_power(file, {"beam": 5}, {0.2: 1.0})
     assert str(error.value) == (
-        f"{file}: cannot be written: No such file or directory; the length power chosen on dev is saved there"
+        f"cannot write {file}: No such file or directory; the length power chosen on dev is saved there"
     )

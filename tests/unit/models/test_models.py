@@ -434,7 +434,7 @@ def test_a_language_model_learns_more_than_bigrams_and_orders_words_by_it(tmp_pa
     assert results[5].score.value > 4 * shuffled.score
     for item, output in zip(items, results[512].outputs, strict=True):
         assert Counter(output) == Counter(run.task.example(item, 0).source)
-    assert math.fsum(results[1].ranks) < math.fsum(results[5].ranks) < math.fsum(results[512].ranks)
+    assert math.fsum(results[1].scores) < math.fsum(results[5].scores) < math.fsum(results[512].scores)
 
 
 @pytest.mark.slow

@@ -1,67 +1,71 @@
-"""Recordings: how many are kept, what they cost, and what happens when one fails."""
+"""The cache of CUDA graphs: its order, its statistics, and what a failed capture leaves."""
 
 import pytest
 import torch
 
-from argbeam.runtime.graph_cache import Graphs
+from argbeam.runtime.graph_cache import GraphCache
 from tape import TapeRecorder
 
 
-def test_the_shape_not_used_for_longest_is_dropped_first() -> None:
-    """Kept a b c of 3 at most; a is used, so that d takes the place of b, and e that of c."""
-    graphs = Graphs[str](TapeRecorder(), most=3)
-    for shape in "abc":
-        assert graphs.keep(shape, shape.upper()) == shape.upper()
-    assert graphs.find("a") == "A"
-    graphs.keep("d", "D")
-    assert list(graphs.kept) == ["c", "a", "d"]
-    graphs.keep("e", "E")
-    assert list(graphs.kept) == ["a", "d", "e"]
-    assert graphs.find("c") is None
-    assert graphs.figures()["captured_shapes"] == 3
+def used(graphs: GraphCache[str], shapes: str) -> list[str | None]:
+    """The entry at each use of a shape; an entry is its shape's capital letter."""
+    return [graphs.get(shape, shape.upper) for shape in shapes]
 
 
-def test_nothing_of_what_was_dropped_is_built_upon() -> None:
-    """A pool of memory whose graphs are gone may still be held by others: what comes next has another."""
+def test_a_shape_is_captured_at_its_second_use_and_the_least_recently_used_one_is_dropped() -> None:
+    """Room for a b c; a is used, so that d takes the place of b, and e that of c, which is captured again."""
+    graphs = GraphCache[str](TapeRecorder(), most=3)
+    assert used(graphs, "aabbcc") == [None, "A", None, "B", None, "C"]
+    assert used(graphs, "add") == ["A", None, "D"]
+    assert list(graphs.entries) == ["c", "a", "d"]
+    used(graphs, "ee")
+    assert list(graphs.entries) == ["a", "d", "e"]
+    assert graphs.statistics()["captured_shapes"] == 3
+    assert used(graphs, "c") == ["C"]
+
+
+def test_after_a_clear_shapes_are_new_and_the_memory_pool_is_another() -> None:
+    """A library may still hold memory of a pool without graphs."""
     recorder = TapeRecorder()
-    graphs = Graphs[str](recorder)
-    graphs.keep("a", "A")
+    graphs = GraphCache[str](recorder)
+    used(graphs, "aa")
     assert recorder.starts == 1
     graphs.clear()
-    assert (recorder.starts, graphs.find("a"), graphs.meet("a")) == (2, None, False)
+    assert (recorder.starts, used(graphs, "a")) == (2, [None])
 
 
-def test_recordings_are_counted_and_timed() -> None:
-    graphs = Graphs[str](TapeRecorder())
+def test_captures_are_counted_and_timed() -> None:
+    graphs = GraphCache[str](TapeRecorder())
     x = torch.tensor([1.0])
-    with graphs.recording() as graph:
+    with graphs.capturing() as graph:
         y = x + 1
     x.fill_(5.0)
     graph.replay()
     assert y.item() == 6.0
-    figures = graphs.figures()
-    assert figures.keys() == {"captures", "capture_seconds", "captured_shapes"}
-    assert (figures["captures"], graphs.seconds > 0) == (1, True)
+    statistics = graphs.statistics()
+    assert statistics.keys() == {"captures", "capture_seconds", "captured_shapes"}
+    assert (statistics["captures"], graphs.seconds > 0) == (1, True)
 
 
-def test_a_failure_drops_what_is_kept_and_its_first_cause_is_told_in_a_line() -> None:
-    graphs = Graphs[str](TapeRecorder())
-    graphs.keep("a", "A")
-    with pytest.raises(RuntimeError) as raised, graphs.recording():
+def test_a_failure_drops_all_entries_and_its_first_cause_is_reported_in_a_line() -> None:
+    graphs = GraphCache[str](TapeRecorder())
+    used(graphs, "aa")
+    with pytest.raises(RuntimeError) as raised, graphs.capturing():
         torch.ones(2).sum().item()
-    try:
+
+    def broken() -> str:
         try:
             raise raised.value
         finally:
-            raise RuntimeError("the recording was broken off")  # as closing a CUDA graph does
-    except RuntimeError as error:
-        graphs.refuse(error)
-    assert graphs.refused == "RuntimeError: _local_scalar_dense while a graph is recorded"
-    assert (graphs.find("a"), graphs.captures) == (None, 0)
-    assert graphs.figures()["not_captured"] == graphs.refused
+            raise RuntimeError("the capture was broken off")  # as closing a CUDA graph does
+
+    assert [graphs.get("b", broken) for _ in range(2)] == [None, None]
+    assert graphs.failure == "RuntimeError: _local_scalar_dense while a graph is recorded"
+    assert (used(graphs, "aa"), graphs.captures) == ([None, None], 0)
+    assert graphs.statistics()["not_captured"] == graphs.failure
 
 
-def test_an_error_without_words_is_told_by_its_kind() -> None:
-    graphs = Graphs[str](TapeRecorder())
-    graphs.refuse(ValueError())
-    assert graphs.refused == "ValueError"
+def test_an_error_without_a_message_is_reported_by_its_type() -> None:
+    graphs = GraphCache[str](TapeRecorder())
+    graphs.fail(ValueError())
+    assert graphs.failure == "ValueError"

@@ -13,9 +13,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from argbeam.bench import Shape, random_batch
+from argbeam.bench import BenchShape, random_batch
 from argbeam.cli.decode_lines import Request, decode_stream
-from argbeam.decoding.evaluate import Decoder
+from argbeam.decoding.batch_decoder import BatchDecoder
 from argbeam.errors import ArgbeamError
 from argbeam.files import read_records
 from argbeam.runs.load import load
@@ -154,14 +154,14 @@ def test_a_run_goes_on_with_another_number_of_processes(whole: tuple[Recipe, Pat
 def decoded(run: str, folder: str) -> None:
     """Decode lines, as a stream and as a split, and count the batches that this process searched."""
     torch.set_default_dtype(torch.float64)
-    searched, plain = 0, Decoder._search
+    searched, plain = 0, BatchDecoder._decode_batch
 
     def counted(*arguments: Any) -> Any:
         nonlocal searched
         searched += 1
         return plain(*arguments)
 
-    Decoder._search = counted  # type: ignore[method-assign]
+    BatchDecoder._decode_batch = counted  # type: ignore[method-assign]
     with joined() as group:
         opened = open_run(Path(run), group=group)
         found = {"decoded": opened.decode(LINES), "batches": searched}
@@ -203,7 +203,7 @@ def test_the_command_works_in_a_group_and_one_process_speaks(whole: tuple[Recipe
 
 def test_the_bench_shares_a_batch_and_one_process_reports(tmp_path: Path) -> None:
     """Five sentences among two processes: three and two, with a row of padding."""
-    shape = Shape(batch=5, source=3, target=3, vocabulary=9, layers=1, hidden=4)
+    shape = BenchShape(batch=5, source=3, target=3, vocabulary=9, layers=1, hidden=4)
     shares = [random_batch(shape, Group(rank, 2)) for rank in range(2)]
     assert [share.sentence_B[share.target_length_B > 0].tolist() for share in shares] == [[0, 2, 4], [1, 3]]
     whole = random_batch(shape).target_BT

@@ -7,7 +7,7 @@ import pytest
 
 from argbeam.data.generated.corpus import write_files
 from argbeam.data.vocabulary import UNK
-from argbeam.decoding.evaluate import item_of
+from argbeam.decoding.batch_decoder import item_of
 from argbeam.errors import DataError
 from argbeam.search.successors import ShiftReduce, Unconstrained
 from argbeam.settings import Recipe

@@ -39,9 +39,9 @@ from argbeam.search.gold import EarlyUpdate, MaxViolation
 from argbeam.search.score_rules import ScoreSum
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
-from argbeam.training.captured_step import CapturedStepper
+from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad
-from argbeam.training.step import EagerStepper, Stepper, Sums, TrainStep
+from argbeam.training.step import Sums, TrainStep
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
@@ -196,7 +196,7 @@ def plan(longest: int = 5) -> BatchPlan:
     return BatchPlan([Example(t[::-1], t, i) for i, t in enumerate(targets)], 4, 1, 1, seed=1)
 
 
-def train(stepper: Stepper, loss: Loss, *, epochs: int, longest: int = 5) -> None:
+def train(stepper: TrainStep | CapturedStep, loss: Loss, *, epochs: int, longest: int = 5) -> None:
     """Every batch twice an epoch: the first step of a shape is eager."""
     batches, update = plan(longest), 0
     for epoch in range(epochs):
@@ -210,8 +210,8 @@ def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) 
     """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
     losses = [fresh(name, CPU) for _ in range(2)]
     eager, captured = (step_on(CPU, loss) for loss in losses)
-    train(EagerStepper(eager), losses[0], epochs=2)
-    stepper = CapturedStepper(captured, captured.recorder)
+    train(eager, losses[0], epochs=2)
+    stepper = CapturedStep(captured, captured.recorder)
     train(stepper, losses[1], epochs=2)
     replays = sum(graph.replays for graph in captured.recorder.graphs)
     assert replays >= 6 and replays + captured.eager == 12
@@ -219,21 +219,21 @@ def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) 
         assert torch.equal(a, b)
     for a, b in zip(eager.optimizer.sums, captured.optimizer.sums, strict=True):
         assert torch.equal(a, b)
-    assert eager.sums.read() == captured.sums.read() == stepper.sums.read()
+    assert eager.sums.read() == captured.sums.read() == captured.sums.read()
 
 
 def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -> None:
     step, batches = step_on(CPU), plan()
-    stepper = CapturedStepper(step, step.recorder)
+    stepper = CapturedStep(step, step.recorder)
     numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
     assert len({batch.shape for batch in numbers}) == 3
     for update in range(3):
         stepper(CrossEntropy(), numbers[update], update)
-        assert (step.eager, stepper.graphs.captures, stepper.graphs.kept) == (update + 1, 0, {})
+        assert (step.eager, stepper.graphs.captures, stepper.graphs.entries) == (update + 1, 0, {})
     for update in range(3, 12):
         stepper(CrossEntropy(), numbers[update % 3], update)
     assert (step.eager, stepper.graphs.captures) == (3, 3)
-    assert set(stepper.graphs.kept) == {batch.shape for batch in numbers}
+    assert set(stepper.graphs.entries) == {batch.shape for batch in numbers}
     assert [graph.replays for graph in step.recorder.graphs] == [3, 3, 3]
     assert stepper.graphs.seconds > 0
 
@@ -245,28 +245,28 @@ def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done
     loss = LOSSES["conbso"]
     eager, captured = step_on(CPU), step_on(CPU)
     captured.recorder.fails_at, captured.recorder.when = fails_at, when
-    train(EagerStepper(eager), loss, epochs=2)
-    stepper = CapturedStepper(captured, captured.recorder)
-    assert stepper.refused is None
+    train(eager, loss, epochs=2)
+    stepper = CapturedStep(captured, captured.recorder)
+    assert stepper.graphs.failure is None
     train(stepper, loss, epochs=2)
-    assert stepper.refused == f"RuntimeError: not while recording ({when})"
+    assert stepper.graphs.failure == f"RuntimeError: not while recording ({when})"
     assert len(captured.recorder.graphs) == fails_at  # nothing was tried again
     assert captured.eager + sum(graph.replays for graph in captured.recorder.graphs) == eager.eager == 12
     for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
         assert torch.equal(a, b)
-    assert eager.sums.read() == stepper.sums.read()
-    assert stepper.figures() == {
+    assert eager.sums.read() == captured.sums.read()
+    assert stepper.graphs.statistics() == {
         "captures": fails_at - 1,
-        "capture_seconds": stepper.figures()["capture_seconds"],
+        "capture_seconds": stepper.graphs.statistics()["capture_seconds"],
         "captured_shapes": 0,
-        "not_captured": stepper.refused,
+        "not_captured": stepper.graphs.failure,
     }
 
 
 def test_an_error_of_the_step_itself_is_raised() -> None:
     step, batch = step_on(CPU), plan().batch([0, 1])
     step.recorder.fails_at, step.recorder.when = 1, "written"
-    stepper = CapturedStepper(step, step.recorder)
+    stepper = CapturedStep(step, step.recorder)
     stepper(Watching("a", []), batch, 0)
     with patch.object(TrainStep, "__call__", side_effect=ValueError("the loss is wrong")), pytest.raises(ValueError):
         stepper(Watching("a", []), batch, 1)
@@ -276,11 +276,11 @@ def test_shapes_beyond_the_number_kept_are_recorded_again() -> None:
     """Three shapes in turn with room for two: each has been dropped when it comes back."""
     eager, captured, batches = step_on(CPU), step_on(CPU), plan()
     numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
-    stepper = CapturedStepper(captured, captured.recorder, most=2)
+    stepper = CapturedStep(captured, captured.recorder, most=2)
     for update in range(12):
         stepper(CrossEntropy(), numbers[update % 3], update)
-        EagerStepper(eager)(CrossEntropy(), numbers[update % 3], update)
-        assert len(stepper.graphs.kept) <= 2
+        eager(CrossEntropy(), numbers[update % 3], update)
+        assert len(stepper.graphs.entries) <= 2
     assert (captured.eager, stepper.graphs.captures) == (3, 9)
     for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
         assert torch.equal(a, b)
@@ -289,18 +289,18 @@ def test_shapes_beyond_the_number_kept_are_recorded_again() -> None:
 def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
     seen: list[tuple[str, int, list[int]]] = []
     step, batch = step_on(CPU), plan().batch([0, 1])
-    stepper = CapturedStepper(step, step.recorder)
+    stepper = CapturedStep(step, step.recorder)
     for update, name in enumerate("aaabbba"):
         stepper(Watching(name, seen), batch, update)  # made anew each time: equality counts, not identity
     assert [(name, update) for name, update, _ in seen] == list(zip("aaabbba", range(7), strict=True))
     assert (step.eager, stepper.graphs.captures) == (3, 2)
-    assert stepper.graphs.kept == {}  # the last step was the first of its loss
+    assert stepper.graphs.entries == {}  # the last step was the first of its loss
 
 
 def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
     seen: list[tuple[str, int, list[int]]] = []
     step, batches = step_on(CPU), plan()
-    stepper = CapturedStepper(step, step.recorder)
+    stepper = CapturedStep(step, step.recorder)
     groups = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1], [1, 0, 3, 2]]
     for update, numbers in zip((5, 6, 9, 70), groups, strict=True):
         stepper(Watching("a", seen), batches.batch(numbers), update)
@@ -309,11 +309,11 @@ def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
 
 def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
     step, batches = step_on(CPU), plan()
-    stepper = CapturedStepper(step, step.recorder)
+    stepper = CapturedStep(step, step.recorder)
     first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
     stepper(CrossEntropy(), first, 0)
     stepper(CrossEntropy(), second, 1)
-    (recorded,) = stepper.graphs.kept.values()
+    (recorded,) = stepper.graphs.entries.values()
     places = {f.name: getattr(recorded.batch, f.name).data_ptr() for f in fields(Batch)}
     assert all(getattr(second, name).data_ptr() != place for name, place in places.items())
     stepper(CrossEntropy(), third, 2)
@@ -338,12 +338,12 @@ def test_sums_add_up_and_are_cleared_in_place() -> None:
 
 def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() -> None:
     step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
-    EagerStepper(step)(CrossEntropy(), batch, 0)
+    step(CrossEntropy(), batch, 0)
     good = step.sums.read()
     weights = [p.detach().clone() for p in step.optimizer.parameters]
     with torch.no_grad():
         step.optimizer.parameters[-1][4] = torch.nan
-    EagerStepper(step)(CrossEntropy(), batch, 1)
+    step(CrossEntropy(), batch, 1)
     found = step.sums.read()
     assert found == {**good, "updates": 2.0, "not_finite": 1.0}
     assert all(torch.equal(a, b) for a, b in zip(weights[:-1], step.optimizer.parameters[:-1], strict=True))
@@ -357,7 +357,7 @@ def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.Mon
     step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
     with NothingForTheHost():
         for epoch in (0, 2):
-            EagerStepper(step)(loss.at(epoch), batch, epoch)
+            step(loss.at(epoch), batch, epoch)
     found = step.sums.read()
     assert (found["updates"], found["not_finite"]) == (2.0, 0.0)
 
@@ -377,7 +377,7 @@ def test_the_longest_run_of_gradients_that_are_not_finite_is_kept() -> None:
         good = bias.detach().clone()
         with torch.no_grad():
             bias[4] += torch.nan if bad else 0.0
-        EagerStepper(step)(CrossEntropy(), batch, update)
+        step(CrossEntropy(), batch, update)
         if bad:
             with torch.no_grad():
                 bias.copy_(good)
@@ -400,7 +400,7 @@ class InfiniteLoss:
 def test_a_step_whose_loss_is_not_finite_changes_nothing() -> None:
     step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
     weights = [p.detach().clone() for p in step.optimizer.parameters]
-    EagerStepper(step)(InfiniteLoss(), batch, 0)
+    step(InfiniteLoss(), batch, 0)
     assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
     assert step.sums.read() == {"loss": 0.0, "norm": 0.0, "updates": 1.0, "not_finite": 1.0, "out_of_memory": 0.0}
 
@@ -442,9 +442,9 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
     for total in (*whole.optimizer.sums, *split.optimizer.sums):
         total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
     batch, tried = plan().batch(numbers), list[int]()
-    stepper = CapturedStepper(split, split.recorder) if captured else EagerStepper(split)
+    stepper = CapturedStep(split, split.recorder) if captured else split
     for update in range(3):
-        EagerStepper(whole)(losses[0].at(2), batch, update)
+        whole(losses[0].at(2), batch, update)
         stepper(SmallMemory(losses[1].at(2), 2, tried), batch, update)
     assert tried == [4, 2, 2] * 3
     for a, b in zip(whole.optimizer.parameters, split.optimizer.parameters, strict=True):
@@ -462,7 +462,7 @@ def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: 
     weights = [p.detach().clone() for p in step.optimizer.parameters]
     batch = make_batch([Example((4, 5), (5, 4), number) for number in range(size)])
     with pytest.raises(ArgbeamError) as error:
-        EagerStepper(step)(SmallMemory(CrossEntropy(), rows, tried), batch, 0)
+        step(SmallMemory(CrossEntropy(), rows, tried), batch, 0)
     assert str(error.value) == (
         f"out of memory with {size} sentences of 2 source and 2 target words, and in halves too; "
         "lower batch.size or text.max_length"
@@ -500,21 +500,21 @@ def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | Ls
     losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
     eager, captured = (cuda_step(loss, kind=kind) for loss in losses)
     # Captured first, when no kernel has been loaded by eager steps.
-    stepper = CapturedStepper(captured, CudaRecorder())
+    stepper = CapturedStep(captured, CudaRecorder())
     train(stepper, losses[1], epochs=3, longest=18)
-    train(EagerStepper(eager), losses[0], epochs=3, longest=18)
+    train(eager, losses[0], epochs=3, longest=18)
     assert_same_step(eager, captured)
-    assert (stepper.refused, stepper.graphs.captures > 0) == (None, True)
+    assert (stepper.graphs.failure, stepper.graphs.captures > 0) == (None, True)
 
 
 FIRST_RECORDINGS = """
 import torch
-from argbeam.runtime.graph_cache import CudaRecorder, Graphs
+from argbeam.runtime.graph_cache import CudaRecorder, GraphCache
 
-graphs, matrix = Graphs(CudaRecorder()), torch.rand(64, 64, device="cuda")
+graphs, matrix = GraphCache(CudaRecorder()), torch.rand(64, 64, device="cuda")
 matrix @ matrix  # as a step is made once before it is recorded: a library that is met first while recording fails
 for _ in range(3):
-    with graphs.recording() as graph:
+    with graphs.capturing() as graph:
         product = matrix @ matrix
     graph.replay()
     torch.testing.assert_close(product, matrix @ matrix)
@@ -549,19 +549,19 @@ def test_a_loss_that_waits_for_the_device_trains_without_graphs_on_cuda() -> Non
     """And what is recorded afterwards by others is none the worse for it."""
     device = torch.device("cuda")
     steps = [TrainStep(model, optimizer_of(model, None), 1, device) for model in (model_on(device), model_on(device))]
-    captured, eager = CapturedStepper(steps[0], CudaRecorder()), EagerStepper(steps[1])
+    captured, eager = CapturedStep(steps[0], CudaRecorder()), EagerStepper(steps[1])
     stream = torch.cuda.current_stream()
     for update, numbers in enumerate([[0, 1, 2, 3]] * 4):
         for stepper in (captured, eager):
             stepper(Asking(), plan().batch(numbers), update)
-    assert captured.refused is not None
+    assert captured.graphs.failure is not None
     assert torch.cuda.current_stream() == stream
     assert captured.sums.read() == eager.sums.read()
-    again = CapturedStepper(steps[0], CudaRecorder())
+    again = CapturedStep(steps[0], CudaRecorder())
     for update in range(4):
         for stepper in (again, eager):
             stepper(CrossEntropy(), plan().batch([0, 1, 2, 3]), update)
-    assert (again.refused, again.graphs.captures) == (None, 1)
+    assert (again.graphs.failure, again.graphs.captures) == (None, 1)
     for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
@@ -576,8 +576,8 @@ def test_a_cuda_graph_holds_the_exchange_between_processes(name: str, tmp_path: 
     try:
         losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
         eager, captured = cuda_step(losses[0]), cuda_step(losses[1], group=Group(rank=0, size=2))
-        train(EagerStepper(eager), losses[0], epochs=6)
-        stepper = CapturedStepper(captured, CudaRecorder())
+        train(eager, losses[0], epochs=6)
+        stepper = CapturedStep(captured, CudaRecorder())
         train(stepper, losses[1], epochs=6)
         assert stepper.graphs.captures > 0
         assert_same_step(eager, captured)
@@ -605,9 +605,9 @@ class SmallCudaMemory:
 def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
     batch = plan().batch([0, 1, 2, 3])
     whole, split = cuda_step(CrossEntropy()), cuda_step(CrossEntropy())
-    stepper = CapturedStepper(split, CudaRecorder())
+    stepper = CapturedStep(split, CudaRecorder())
     for update in range(4):
-        EagerStepper(whole)(CrossEntropy(), batch, update)
+        whole(CrossEntropy(), batch, update)
         stepper(SmallCudaMemory(CrossEntropy(), 2), batch, update)
     # Adagrad divides by the size of gradients, and with it what rounding did to small ones.
     assert_same_step(whole, split, absolute=2e-5)

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from argbeam.decoding.evaluate import Evaluation, decode_rules
+from argbeam.decoding.batch_decoder import decode_rules
+from argbeam.decoding.evaluate import Evaluation
 from argbeam.errors import ArgbeamError
 from argbeam.losses import CrossEntropy, make_loss
 from argbeam.models.noise import Noise
@@ -27,10 +28,11 @@ from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Score
 from argbeam.training import dev
 from argbeam.training.epoch_record import epoch_figures
-from argbeam.training.events import Event, Notice, Position, Progress, Record, Saved
+from argbeam.training.events import Event, Notice, Progress, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.optimizer import Adagrad
-from argbeam.training.step import EagerStepper
+from argbeam.training.state import Position
+from argbeam.training.step import TrainStep
 from small_runs import BSO, PRETRAIN, RATES, short_text, small_recipe
 from tape import TapeRecorder
 
@@ -186,14 +188,14 @@ def test_a_stage_ends_with_the_average_if_asked_to(tmp_path: Path, keep: str, av
     three updates an epoch 0.999 would go back 333 epochs; 12 updates are four."""
     plain = trainer_of(one_stage(tmp_path, epochs=1, keep="last"))
     expected = {name: value.double() for name, value in weights_of(plain).items()}
-    step = EagerStepper.__call__
+    step = TrainStep.__call__
 
-    def averaging(self: EagerStepper, *arguments: Any) -> None:
+    def averaging(self: TrainStep, *arguments: Any) -> None:
         step(self, *arguments)
         for name, value in weights_of(plain).items():
             expected[name] = decay * expected[name] + (1 - decay) * value.double()
 
-    with patch.object(EagerStepper, "__call__", averaging):
+    with patch.object(TrainStep, "__call__", averaging):
         list(plain.events())
     averaged = trainer_of(one_stage(tmp_path, epochs=1, keep=keep, optimizer={**RATES, "average": average}))
     list(averaged.events())

@@ -1,0 +1,179 @@
+"""Decoding sentences in batches, in input order; and what may be decoded."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from argbeam.data.batches import Example, in_order_of_length, make_batch, round_up
+from argbeam.data.vocabulary import PAD
+from argbeam.decoding.captured_search import CapturedSearch
+from argbeam.errors import ArgbeamError, DataError
+from argbeam.models.contract import Model
+from argbeam.runtime.group import ALONE, Group
+from argbeam.search.result import Beams
+from argbeam.search.score_rules import LogprobSum, ScoreRule
+from argbeam.search.search import Search, SearchSettings
+from argbeam.search.stop_rules import STOPS, Stop
+from argbeam.settings import Decode
+from argbeam.tasks.contract import Item, Task
+
+# Sentences that are sorted by length together: the bound of memory, whatever the input's length.
+_WINDOW = 8192
+# The widest beam that is searched in whole batches. Wider beams have smaller batches: memory grows with the rows, which
+# are sentences times beam, and each row may have a score for every token of the vocabulary.
+_WIDE = 10
+# With CUDA graphs, lengths are rounded up to a multiple of this, so that few shapes occur.
+_ROUND = 8
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An output of the search: its token ids without padding, its score, and whether it is finished."""
+
+    tokens: tuple[int, ...]
+    score: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The hypotheses of one sentence, best first. `trace` holds the beam at every step, if requested."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    dead: bool
+    trace: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class BatchDecoder:
+    """A trained model with the settings of its search, all but the beam. Each process of the group decodes its share.
+
+    `captured` replays searches as CUDA graphs; None: operation by operation.
+    """
+
+    model: Model
+    task: Task
+    rule: ScoreRule
+    stop: Stop
+    device: torch.device
+    batch: int
+    group: Group = ALONE
+    captured: CapturedSearch | None = None
+
+    def decode(self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False) -> Iterator[Decoded]:
+        """Decode in input order. Sentences are sorted by length within a window, so that any number of them will do."""
+        stream = iter(items)
+        while window := list(islice(stream, _WINDOW)):
+            examples = [self.task.example(item, number) for number, item in enumerate(window)]
+            decoded: dict[int, Decoded] = {}
+            for numbers in self.group.share(list(in_order_of_length(examples, size=self._batch_size(beam)))):
+                chosen = [examples[i] for i in numbers]
+                decoded.update(zip(numbers, self._decode_batch(chosen, beam, n_best, trace), strict=True))
+            decoded = _of_all_processes(self.group, decoded)
+            yield from (decoded[i] for i in range(len(window)))
+
+    def _batch_size(self, beam: int) -> int:
+        return max(1, self.batch * _WIDE // max(_WIDE, beam))
+
+    def _decode_batch(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
+        stop = self.stop if self.task.open_length else None
+        search = Search(self.model, self.task.constraint, SearchSettings(beam, self.rule, stop, n_best))
+        limits = [self.task.limit(example) for example in examples]
+        sources = [Example(e.source, (), e.sentence) for e in examples]
+        if self.captured is None:
+            batch, length_B = make_batch(sources).to(self.device), torch.tensor(limits, device=self.device)
+            result = search(batch, length_B, steps=max(limits))
+        else:
+            # Only the last batch and those of long sentences are not full: powers of two keep their shapes few.
+            rows = min(self._batch_size(beam), 1 << (len(examples) - 1).bit_length())
+            longest = round_up(max(len(e.source) for e in examples), _ROUND)
+            batch = make_batch(sources, source_length=longest, size=rows).to(self.device)
+            length_B = torch.tensor([*limits, *[0] * (rows - len(examples))], device=self.device)
+            result = self.captured(search, batch, length_B, steps=round_up(max(limits), _ROUND))
+        tokens, scores = result.tokens_BNT.tolist(), result.score_BN.tolist()
+        if any(math.isnan(score) for row in scores[: len(examples)] for score in row):
+            raise ArgbeamError("the model's scores are not numbers: its weights are damaged, or its training diverged")
+        finished, dead = result.finished_BN.tolist(), result.dead_B.tolist()
+        traces = _traces(result.beams, limits) if trace else [()] * len(examples)
+        return [
+            Decoded(
+                tuple(
+                    Hypothesis(tuple(token for token in output if token != PAD), score, ended)
+                    for output, score, ended in zip(tokens[i], scores[i], finished[i], strict=True)
+                    if score > -math.inf
+                ),
+                dead[i],
+                traces[i],
+            )
+            for i in range(len(examples))
+        ]
+
+
+def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule, Stop]:
+    """Score and stop rule for decoding: those of training unless `decode.*` overrides them.
+
+    A length power still to be chosen on dev is 0: epochs are compared by plain sums.
+    """
+    power = 0.0 if decode.length_power == "dev" else decode.length_power
+    rule = LogprobSum(power) if rule.normalised else rule
+    return rule, stop if decode.stop == "auto" else STOPS[decode.stop]
+
+
+def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:
+    """Raise a DataError for an item without words or with more than `most`; `where` names the split."""
+    for number, item in enumerate(items, start=1):
+        _check_length(item, most, f"{where}, sentence {number}")
+
+
+def item_of(task: Task, line: str, *, most: int, where: str) -> Item:
+    """The line as an item to decode; a DataError says where it stands and what is wrong."""
+    try:
+        item = task.item(line)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    _check_length(item, most, where)
+    return item
+
+
+def _check_length(item: Item, most: int, where: str) -> None:
+    if not item.source:
+        raise DataError(f"{where}: no words; a line holds one sentence")
+    if len(item.source) > most:
+        raise DataError(f"{where}: {len(item.source):,} words; decode.max_words = {most} is the most that is decoded")
+
+
+def _of_all_processes(group: Group, decoded: dict[int, Decoded]) -> dict[int, Decoded]:
+    if group.size == 1:
+        return decoded
+    plain = [
+        [number, [[h.tokens, h.score, h.finished] for h in one.hypotheses], one.dead, one.trace]
+        for number, one in decoded.items()
+    ]
+    return {
+        number: Decoded(tuple(Hypothesis(tuple(tokens), *rest) for tokens, *rest in hypotheses), dead, tuple(trace))
+        for part in group.gather(plain)
+        for number, hypotheses, dead, trace in part
+    }
+
+
+def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
+    """Per sentence and step, for each row of the beam: its newest token, its parent's row in the beam before, its
+    score."""
+    tokens, parents, scores = beams.tokens_TBJ.tolist(), beams.parents_TBJ.tolist(), beams.scores_TBJ.tolist()
+    steps = len(tokens)
+    return [
+        tuple(
+            {
+                "tokens": [token for token, s in zip(tokens[t][i], scores[t][i], strict=True) if s > -math.inf],
+                "parents": [parent for parent, s in zip(parents[t][i], scores[t][i], strict=True) if s > -math.inf],
+                "ranks": [s for s in scores[t][i] if s > -math.inf],
+            }
+            for t in range(min(limit, steps))
+            if any(token != PAD for token in tokens[t][i])
+        )
+        for i, limit in enumerate(limits)
+    ]
