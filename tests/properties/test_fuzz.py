@@ -347,12 +347,13 @@ def test_what_a_task_accepts_of_damaged_files_can_be_trained_on(task: str, tmp_p
         recipe = small_recipe(task=task, data=file_data(kind, tmp_path))
         with refused("tasks", number) as said:
             fitted = TASKS[task].fit(recipe)
-            items, left_out = fitted.train.items, fitted.train.left_out
+            train = fitted.read("train")
+            items, left_out = train.items, train.left_out
             sentences = _sentences(kind, path)
             assert len(items) + sum(left_out.values()) == sentences, f"{task} {number}"
-            batch = make_batch([fitted.task.example(item, i) for i, item in enumerate(items)])
-            check_gold(fitted.task.constraint, batch)
-            assert int(batch.target_BT.max()) < len(fitted.task.target), f"{task} {number}"
+            batch = make_batch([fitted.example(item, i) for i, item in enumerate(items)])
+            check_gold(fitted.constraint, batch)
+            assert int(batch.target_BT.max()) < len(fitted.target), f"{task} {number}"
         accepted += not said
         path.write_bytes(FILES[ending])
     assert 10 < accepted < MANY * CASES["tasks"] // 3 - 10

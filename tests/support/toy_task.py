@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from argbeam.data.batches import Example
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.search.successors import Successors, Unconstrained
-from argbeam.tasks.contract import Item, Read, Score
+from argbeam.tasks.contract import Item, Score, SplitItems
 
 VOCABULARY = Vocabulary((*SPECIALS, "a", "b", "c"))
 
@@ -30,8 +30,8 @@ class ToyTask:
     def assets(self) -> dict[str, bytes]:
         return {}
 
-    def read(self, split: str) -> Read:
-        return Read([])
+    def read(self, split: str) -> SplitItems:
+        return SplitItems([])
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         return iter(())

@@ -80,7 +80,7 @@ def store_key(recipe: Recipe) -> str:
 
 def _task(recipe: Recipe, assets: Assets | None) -> Task:
     kind = TASKS[recipe.task.kind]
-    return kind.fit(recipe).task if assets is None else kind.load(recipe, assets)
+    return kind.fit(recipe) if assets is None else kind.load(recipe, assets)
 
 
 def _examples(task: Task, left_out: Counter[str]) -> Iterator[Example]:

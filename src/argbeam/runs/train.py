@@ -29,7 +29,7 @@ from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import recipe_to_json
 from argbeam.tasks import Task
-from argbeam.tasks.contract import Read
+from argbeam.tasks.contract import SplitItems
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.state import Position, model_tensors
@@ -109,10 +109,9 @@ def _training_data(
     else:
         data = _read_examples(recipe, assets, group)
     if not data.examples:
-        text = recipe.text
         raise DataError(
-            f"no training sentence has {text.min_length} to {text.max_length} words; "
-            "text.min_length and text.max_length say which are taken"
+            f"no training sentence is left ({_reasons(data)}); text.min_length = {recipe.text.min_length} and "
+            f"text.max_length = {recipe.text.max_length} say which lengths are taken"
         )
     if min(len(data.task.source), len(data.task.target)) == len(SPECIALS):
         raise ConfigError(
@@ -202,12 +201,15 @@ def _started(trainer: Trainer, data: TrainingData) -> dict[str, Any]:
     }
 
 
-def _data_lines(data: TrainingData, dev: Read) -> Sequence[str]:
+def _data_lines(data: TrainingData, dev: SplitItems) -> Sequence[str]:
     lines = [f"{len(data.examples):,} training sentences, {len(dev.items):,} dev sentences"]
     if data.left_out:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(data.left_out.items()))
-        lines.append(f"left out of training: {reasons}")
+        lines.append(f"left out of training: {_reasons(data)}")
     return lines
+
+
+def _reasons(data: TrainingData) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(data.left_out.items()))
 
 
 def _forget_after(records: Path, count: int) -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol
 
 from argbeam.data.batches import Example
@@ -14,9 +13,10 @@ from argbeam.search.successors import Successors
 
 @dataclass(frozen=True)
 class Item:
-    """One sentence of a task in words. `target` is empty where there is no gold sequence to train on.
+    """One sentence of a task. `target` is empty where there is no gold sequence to train on.
 
-    `surface` are the source's words as they were written, `reference` what the metric compares with.
+    `source` and `target` hold symbols of the vocabularies, `surface` the words of the source as written, `reference`
+    the text that the metric compares with.
     """
 
     source: tuple[str, ...]
@@ -27,8 +27,8 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Read:
-    """The items of a split, and how many sentences were left out for which reason."""
+class SplitItems:
+    """The items of a split, and counts of the sentences left out, by reason."""
 
     items: list[Item]
     left_out: dict[str, int] = field(default_factory=dict)
@@ -36,17 +36,11 @@ class Read:
 
 @dataclass(frozen=True)
 class Score:
-    """A split's score: `value` chooses epochs, tables show `parts`, and equal signatures make them comparable."""
+    """Score of a split: `value` chooses epochs, tables show `parts`, equal signatures make scores comparable."""
 
     value: float
     parts: Mapping[str, float]
     signature: str
-
-
-def read_all(task: "Task", split: str) -> Read:
-    """The items of a split in memory."""
-    left_out: Counter[str] = Counter()
-    return Read(list(task.stream(split, left_out)), dict(left_out))
 
 
 class Task(Protocol):
@@ -64,47 +58,42 @@ class Task(Protocol):
 
     @property
     def constraint(self) -> Successors:
-        """Valid successors, in force whenever the task is decoded."""
+        """Valid successors, always in force in decoding."""
 
     @property
     def unconstrained(self) -> Successors:
-        """Any word: what BSO without constraints trains with."""
+        """All tokens as successors, for training without the constraint."""
 
     @property
     def assets(self) -> Mapping[str, bytes]:
-        """Files by name from which the task can be made again without its training data."""
+        """Files by name: all that `load` needs to make the task again without its training data."""
 
-    def read(self, split: str) -> Read:
+    def read(self, split: str) -> SplitItems:
         """The items of "train", "dev" or "test"."""
 
     def stream(self, split: str, left_out: "Counter[str]") -> Iterator[Item]:
-        """The same one by one; a sentence that is left out is counted in `left_out` as it is passed over."""
+        """The same one by one; sentences left out are counted in `left_out`."""
 
     def item(self, line: str) -> Item:
         """An input to decode, from a line of text."""
 
     def example(self, item: Item, number: int) -> Example:
-        """The item in numbers."""
+        """The item as token ids; `number` is its place in its split."""
 
     def training_view(self, example: Example, epoch: int) -> Example:
-        """The example as training sees it in an epoch: of the same lengths, and the same whenever it is asked for."""
+        """The example as training sees it in an epoch, a function of both: of the same lengths."""
 
     def limit(self, example: Example) -> int:
         """The length of an output, or its bound where the length is open."""
 
     def text(self, item: Item, output: Sequence[int]) -> str:
-        """An output as a line of text."""
+        """An output (token ids) as a line of text."""
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
         """The task's own metric."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A task fitted to its training data, and that data, read when it is asked for."""
-
-    task: Task
-
-    @cached_property
-    def train(self) -> Read:
-        return self.task.read("train")
+def read_all(task: Task, split: str) -> SplitItems:
+    """The items of a split in memory."""
+    left_out: Counter[str] = Counter()
+    return SplitItems(list(task.stream(split, left_out)), dict(left_out))

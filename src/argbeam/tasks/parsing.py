@@ -1,17 +1,17 @@
-"""Dependency parsing as a sequence: source words interleaved with arc-standard reduce actions (section 5.2)."""
+"""Dependency parsing: source words interleaved with arc-standard actions (Wiseman & Rush 2016, section 5.2)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.conll import Tree
-from argbeam.data.vocabulary import Vocabulary
+from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.errors import DataError
 from argbeam.metrics.attachment import PUNCTUATION, AttachmentCounts, attachment_counts, attachment_signature
 from argbeam.search.successors import ShiftReduce, Successors, Unconstrained
 from argbeam.settings import ParsingTask, Recipe, Text
-from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
+from argbeam.tasks.contract import Item, Score, SplitItems, read_all
 from argbeam.tasks.sources import TreeData, stream_trees
 from argbeam.tasks.transitions import (
     Arcs,
@@ -23,7 +23,7 @@ from argbeam.tasks.transitions import (
     right_action,
     tree_of_actions,
 )
-from argbeam.tasks.word_ordering import symbol
+from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
 _VOCABULARY_FILE, _ROOT_FILE = "vocabulary.json", "root_label.txt"
 _UNFINISHED_LABEL = "dep"
@@ -41,30 +41,23 @@ class Parsing:
     open_length = False
 
     @staticmethod
-    def fit(recipe: Recipe) -> Fitted:
-        data, text = _tree_data(recipe), recipe.text
+    def fit(recipe: Recipe) -> "Parsing":
+        task = _task(recipe, Vocabulary(SPECIALS), "root")
         counts, roots = Counter[str](), Counter[str]()
         labels: set[str] = set()
-        tree: Tree | None = None
-        for tree in stream_trees(data, "train"):
-            if text.min_length <= len(tree.words) <= text.max_length and is_projective(tree.heads):
-                counts.update(escape_word(symbol(word, text)) for word in tree.words)
-                labels.update(label for label, head in zip(tree.labels, tree.heads, strict=True) if head)
-                roots[tree.labels[tree.heads.index(0)]] += 1
-        if not roots:
-            where = f"{tree.path}: " if tree else ""
-            raise DataError(f"{where}no projective tree of {text.min_length} to {text.max_length} words")
-        words = Vocabulary.of_counts(counts, min_count=text.min_count, max_size=text.max_vocabulary or None).words
+        for tree in task._trees("train", Counter()):
+            counts.update(task._symbols(tree.words))
+            labels.update(label for label, head in zip(tree.labels, tree.heads, strict=True) if head)
+            roots[tree.labels[tree.heads.index(0)]] += 1
+        words = build_vocabulary(counts, recipe.text).words
         actions = [action(label) for action in (left_action, right_action) for label in sorted(labels)]
         # The root has no action: its label is the one that most roots have (`root`, or `ROOT` in some treebanks).
-        root = max(sorted(roots), key=roots.__getitem__)
-        return Fitted(Parsing(data, text, _punctuation(recipe), Vocabulary((*words, *actions)), root))
+        root = max(sorted(roots), key=roots.__getitem__, default=task.root_label)
+        return replace(task, vocabulary=Vocabulary((*words, *actions)), root_label=root)
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Parsing":
-        vocabulary = Vocabulary.from_json(assets[_VOCABULARY_FILE].decode(), where=_VOCABULARY_FILE)
-        root = assets[_ROOT_FILE].decode()
-        return Parsing(_tree_data(recipe), recipe.text, _punctuation(recipe), vocabulary, root)
+        return _task(recipe, load_vocabulary(assets, _VOCABULARY_FILE), assets[_ROOT_FILE].decode())
 
     @property
     def source(self) -> Vocabulary:
@@ -87,20 +80,14 @@ class Parsing:
     def assets(self) -> dict[str, bytes]:
         return {_VOCABULARY_FILE: self.vocabulary.to_json().encode(), _ROOT_FILE: self.root_label.encode()}
 
-    def read(self, split: str) -> Read:
+    def read(self, split: str) -> SplitItems:
         return read_all(self, split)
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
-        for tree in stream_trees(self.data, split):
-            length, projective = len(tree.words), is_projective(tree.heads)
-            if split == "train" and not self.settings.min_length <= length <= self.settings.max_length:
-                left_out["too short" if length < self.settings.min_length else "too long"] += 1
-                continue
-            if split == "train" and not projective:
-                left_out["non-projective"] += 1
-                continue
+        for tree in self._trees(split, left_out):
             words = self._symbols(tree.words)
-            # A non-projective tree has no sequence of actions: it is scored all the same, but has no perplexity.
+            # A non-projective tree outside training has no sequence of actions: it is scored, but has no perplexity.
+            projective = split == "train" or is_projective(tree.heads)
             target = actions_of_tree(words, tree.heads, tree.labels) if projective else ()
             yield Item(source=words, surface=tree.words, target=target, tree=tree)
 
@@ -132,32 +119,34 @@ class Parsing:
 
     def counts(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> list[AttachmentCounts]:
         """The counts of each sentence, for tests of significance."""
-        found = []
+        counts, left_out = [], PUNCTUATION[self.punctuation]
         for item, output in zip(items, outputs, strict=True):
             assert item.tree is not None, "only sentences with a tree can be scored"
             arcs, tree = self.arcs(item, output), item.tree
-            left_out = [tag in PUNCTUATION[self.punctuation] for tag in tree.tags]
-            found.append(attachment_counts(arcs.heads, arcs.labels, tree.heads, tree.labels, is_punctuation=left_out))
-        return found
+            mask = [tag in left_out for tag in tree.tags]
+            counts.append(attachment_counts(arcs.heads, arcs.labels, tree.heads, tree.labels, is_punctuation=mask))
+        return counts
 
     def arcs(self, item: Item, output: Sequence[int]) -> Arcs:
         """The tree of an output."""
         words = len(item.source)
         if len(output) != 2 * words - 1:
-            # A dead end left no tree. It is counted as such, and scored as a tree all the same: the first word is root.
+            # A dead end: it is counted as one, and scored as a flat tree under the first word.
             heads = (0, *(1 for _ in range(words - 1)))
             return Arcs(heads, (self.root_label, *(_UNFINISHED_LABEL for _ in range(words - 1))))
         return tree_of_actions(self.vocabulary.decode(output), words, root_label=self.root_label)
 
     def _symbols(self, words: Sequence[str]) -> tuple[str, ...]:
-        return tuple(escape_word(symbol(word, self.settings)) for word in words)
+        return tuple(map(escape_word, symbols(words, self.settings)))
+
+    def _trees(self, split: str, left_out: Counter[str]) -> Iterator[Tree]:
+        def fault(tree: Tree) -> str:
+            wrong_length = length_fault(self.settings, len(tree.words))
+            return wrong_length or ("" if is_projective(tree.heads) else "non-projective")
+
+        return usable(split, stream_trees(self.data, split), fault, left_out)
 
 
-def _tree_data(recipe: Recipe) -> TreeData:
-    assert isinstance(recipe.data, TreeData)
-    return recipe.data
-
-
-def _punctuation(recipe: Recipe) -> str:
-    assert isinstance(recipe.task, ParsingTask)
-    return recipe.task.punctuation
+def _task(recipe: Recipe, vocabulary: Vocabulary, root_label: str) -> Parsing:
+    assert isinstance(recipe.data, TreeData) and isinstance(recipe.task, ParsingTask)
+    return Parsing(recipe.data, recipe.text, recipe.task.punctuation, vocabulary, root_label)

@@ -1,23 +1,33 @@
-"""Translation: the output's length is open, and the end symbol is a word of the gold sequence."""
+"""Translation: outputs of open length; gold sequences end in the end symbol."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.text import TextPair
 from argbeam.data.tokenizers import Moses, PieceModel, SentencePiece, Tokenizer, Whitespace
-from argbeam.data.vocabulary import EOS, Vocabulary
-from argbeam.errors import DataError
+from argbeam.data.vocabulary import EOS, SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text
-from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
+from argbeam.tasks.contract import Item, Score, SplitItems, read_all
 from argbeam.tasks.sources import PairData, stream_pairs
-from argbeam.tasks.word_ordering import symbol
+from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
-_SOURCE_FILE, _TARGET_FILE = "source.vocabulary.json", "target.vocabulary.json"
-_SOURCE_PIECES, _TARGET_PIECES = "source.pieces.model", "target.pieces.model"
+# Files of the source and of the target side.
+_VOCABULARY_FILES = ("source.vocabulary.json", "target.vocabulary.json")
+_PIECES_FILES = ("source.pieces.model", "target.pieces.model")
+_Tokenizers = tuple[Tokenizer, Tokenizer]
+
+
+class _TokenisedPair(NamedTuple):
+    """A sentence pair, and the tokens of its two sides."""
+
+    raw: TextPair
+    source: tuple[str, ...]
+    target: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,54 +37,35 @@ class Translation:
     data: PairData
     settings: Text
     decode: Decode
-    tokenizers: tuple[Tokenizer, Tokenizer]
+    tokenizers: _Tokenizers
     source: Vocabulary
     target: Vocabulary
     open_length = True
 
     @staticmethod
-    def fit(recipe: Recipe) -> Fitted:
-        data, text = _pair_data(recipe), recipe.text
-        if text.subwords:
-            sides = (
-                (pair.source for pair in stream_pairs(data, "train")),
-                (pair.target for pair in stream_pairs(data, "train")),
-            )
-            pieces = [
-                SentencePiece.train(side, size=text.subwords, pieces=PieceModel.BPE, lower=text.lowercase)
-                for side in sides
-            ]
-            tokenizers: tuple[Tokenizer, Tokenizer] = (pieces[0], pieces[1])
-        else:
-            tokenizers = _word_tokenizers(text)
-        counts = (Counter[str](), Counter[str]())
-        pair: TextPair | None = None
-        for pair in stream_pairs(data, "train"):
-            tokens = (tokenizers[0].tokenize(pair.source), tokenizers[1].tokenize(pair.target))
-            if _reason(*tokens, text) is None:
-                for side, words in zip(counts, tokens, strict=True):
-                    side.update(symbol(word, text) for word in words)
-        if not counts[0]:
-            where = f"{pair.path}: " if pair else ""
-            raise DataError(f"{where}no pair of {text.min_length} to {text.max_length} words a side")
-        limit = text.max_vocabulary or None
-        source, target = (Vocabulary.of_counts(side, min_count=text.min_count, max_size=limit) for side in counts)
-        return Fitted(Translation(data, text, recipe.decode, tokenizers, source, target))
+    def fit(recipe: Recipe) -> "Translation":
+        assert isinstance(recipe.data, PairData)
+        text, empty = recipe.text, Vocabulary(SPECIALS)
+        tokenizers = _learn_subwords(recipe.data, text) if text.subwords else _word_tokenizers(text)
+        task = Translation(recipe.data, text, recipe.decode, tokenizers, empty, empty)
+        sources, targets = Counter[str](), Counter[str]()
+        for pair in task._pairs("train", Counter()):
+            sources.update(symbols(pair.source, text))
+            targets.update(symbols(pair.target, text))
+        source, target = (build_vocabulary(counts, text) for counts in (sources, targets))
+        return replace(task, source=source, target=target)
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
+        assert isinstance(recipe.data, PairData)
         text = recipe.text
         if text.subwords:
-            tokenizers: tuple[Tokenizer, Tokenizer] = (
-                SentencePiece(assets[_SOURCE_PIECES], lower=text.lowercase),
-                SentencePiece(assets[_TARGET_PIECES], lower=text.lowercase),
-            )
+            source, target = (SentencePiece(assets[name], lower=text.lowercase) for name in _PIECES_FILES)
+            tokenizers: _Tokenizers = (source, target)
         else:
             tokenizers = _word_tokenizers(text)
-        source, target = (
-            Vocabulary.from_json(assets[name].decode(), where=name) for name in (_SOURCE_FILE, _TARGET_FILE)
-        )
-        return Translation(_pair_data(recipe), text, recipe.decode, tokenizers, source, target)
+        vocabularies = (load_vocabulary(assets, name) for name in _VOCABULARY_FILES)
+        return Translation(recipe.data, text, recipe.decode, tokenizers, *vocabularies)
 
     @property
     def constraint(self) -> Successors:
@@ -86,35 +77,28 @@ class Translation:
 
     @property
     def assets(self) -> dict[str, bytes]:
-        files = {_SOURCE_FILE: self.source.to_json().encode(), _TARGET_FILE: self.target.to_json().encode()}
-        for name, tokenizer in zip((_SOURCE_PIECES, _TARGET_PIECES), self.tokenizers, strict=True):
+        vocabularies = zip(_VOCABULARY_FILES, (self.source, self.target), strict=True)
+        files = {name: vocabulary.to_json().encode() for name, vocabulary in vocabularies}
+        for name, tokenizer in zip(_PIECES_FILES, self.tokenizers, strict=True):
             if isinstance(tokenizer, SentencePiece):
                 files[name] = tokenizer.model
         return files
 
-    def read(self, split: str) -> Read:
+    def read(self, split: str) -> SplitItems:
         return read_all(self, split)
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
-        for pair in stream_pairs(self.data, split):
-            source, target = (
-                tuple(tokenizer.tokenize(side))
-                for tokenizer, side in zip(self.tokenizers, (pair.source, pair.target), strict=True)
-            )
-            reason = _reason(source, target, self.settings) if split == "train" else None
-            if reason is not None:
-                left_out[reason] += 1
-                continue
+        for pair in self._pairs(split, left_out):
             yield Item(
-                source=tuple(symbol(word, self.settings) for word in source),
-                surface=source,
-                target=tuple(symbol(word, self.settings) for word in target),
-                reference=" ".join(target) if self._tokenised else pair.target,
+                source=symbols(pair.source, self.settings),
+                surface=pair.source,
+                target=symbols(pair.target, self.settings),
+                reference=" ".join(pair.target) if self._tokenised else pair.raw.target,
             )
 
     def item(self, line: str) -> Item:
         words = tuple(self.tokenizers[0].tokenize(line))
-        return Item(source=tuple(symbol(word, self.settings) for word in words), surface=words)
+        return Item(source=symbols(words, self.settings), surface=words)
 
     def example(self, item: Item, number: int) -> Example:
         target = (*self.target.encode(item.target), EOS) if item.target else ()
@@ -127,7 +111,7 @@ class Translation:
         return int(self.decode.length_factor * len(example.source)) + self.decode.length_extra
 
     def text(self, item: Item, output: Sequence[int]) -> str:
-        words = self.target.decode(number for number in output if number != EOS)
+        words = self.target.decode(token for token in output if token != EOS)
         return self.tokenizers[1].detokenize(words)
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
@@ -140,21 +124,25 @@ class Translation:
     def _tokenised(self) -> bool:
         return self.settings.tokenizer == "whitespace" and not self.settings.subwords
 
+    def _pairs(self, split: str, left_out: Counter[str]) -> Iterator[_TokenisedPair]:
+        source, target = self.tokenizers
+        pairs = (
+            _TokenisedPair(pair, tuple(source.tokenize(pair.source)), tuple(target.tokenize(pair.target)))
+            for pair in stream_pairs(self.data, split)
+        )
+        return usable(split, pairs, lambda p: length_fault(self.settings, len(p.source), len(p.target)), left_out)
 
-def _reason(source: Sequence[str], target: Sequence[str], text: Text) -> str | None:
-    """Why a training pair is left out, if it is."""
-    lengths = (len(source), len(target))
-    if min(lengths) < text.min_length:
-        return "too short"
-    return "too long" if max(lengths) > text.max_length else None
+
+def _learn_subwords(data: PairData, text: Text) -> _Tokenizers:
+    """SentencePiece models, each learnt from one side of the training data."""
+    sides = ((p.source for p in stream_pairs(data, "train")), (p.target for p in stream_pairs(data, "train")))
+    source, target = (
+        SentencePiece.train(side, size=text.subwords, pieces=PieceModel.BPE, lower=text.lowercase) for side in sides
+    )
+    return source, target
 
 
-def _word_tokenizers(text: Text) -> tuple[Tokenizer, Tokenizer]:
+def _word_tokenizers(text: Text) -> _Tokenizers:
     if text.tokenizer == "moses":
         return Moses(text.source_language, lower=text.lowercase), Moses(text.target_language, lower=text.lowercase)
     return Whitespace(lower=text.lowercase), Whitespace(lower=text.lowercase)
-
-
-def _pair_data(recipe: Recipe) -> PairData:
-    assert isinstance(recipe.data, PairData)
-    return recipe.data

@@ -1,4 +1,4 @@
-"""Word ordering: the words of a sentence are shuffled and to be put back (Wiseman & Rush 2016, section 5.2)."""
+"""Word ordering: put the shuffled words of a sentence back in order (Wiseman & Rush 2016, section 5.2)."""
 
 import random
 from collections import Counter, defaultdict, deque
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from argbeam.data.batches import Example
-from argbeam.data.vocabulary import Vocabulary, fold_digits
+from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from argbeam.settings import IwsltData, ParallelData, Recipe, Text, TsvData, WordOrderingTask
-from argbeam.tasks.contract import Fitted, Item, Read, Score, read_all
+from argbeam.settings import Recipe, Text, WordOrderingTask
+from argbeam.tasks.contract import Item, Score, SplitItems, read_all
 from argbeam.tasks.sources import SentenceData, stream_sentences
+from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
-PAIRED = (ParallelData, TsvData, IwsltData)
 _VOCABULARY_FILE = "vocabulary.json"
 
 
@@ -29,20 +29,16 @@ class WordOrdering:
     open_length = False
 
     @staticmethod
-    def fit(recipe: Recipe) -> Fitted:
-        assert not isinstance(recipe.data, PAIRED)
-        text = recipe.text
-        fits = (s for s in stream_sentences(recipe.data, "train") if text.min_length <= len(s) <= text.max_length)
-        symbols = ([symbol(word, text) for word in s] for s in fits)
-        limit = recipe.text.max_vocabulary or None
-        vocabulary = Vocabulary.build(symbols, min_count=recipe.text.min_count, max_size=limit)
-        return Fitted(WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, _reshuffle(recipe)))
+    def fit(recipe: Recipe) -> "WordOrdering":
+        task = _task(recipe, Vocabulary(SPECIALS))
+        counts = Counter[str]()
+        for _, words in task._sentences("train", Counter()):
+            counts.update(symbols(words, recipe.text))
+        return replace(task, vocabulary=build_vocabulary(counts, recipe.text))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "WordOrdering":
-        assert not isinstance(recipe.data, PAIRED)
-        vocabulary = Vocabulary.from_json(assets[_VOCABULARY_FILE].decode(), where=_VOCABULARY_FILE)
-        return WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, _reshuffle(recipe))
+        return _task(recipe, load_vocabulary(assets, _VOCABULARY_FILE))
 
     @property
     def source(self) -> Vocabulary:
@@ -64,26 +60,23 @@ class WordOrdering:
     def assets(self) -> dict[str, bytes]:
         return {_VOCABULARY_FILE: self.vocabulary.to_json().encode()}
 
-    def read(self, split: str) -> Read:
+    def read(self, split: str) -> SplitItems:
         return read_all(self, split)
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
-        for number, words in enumerate(stream_sentences(self.data, split)):
-            if split == "train" and not self.settings.min_length <= len(words) <= self.settings.max_length:
-                left_out["too short" if len(words) < self.settings.min_length else "too long"] += 1
-                continue
+        for number, words in self._sentences(split, left_out):
             shuffled = list(words)
             random.Random(f"{self.seed}:{split}:{number}").shuffle(shuffled)
             yield Item(
-                source=tuple(symbol(word, self.settings) for word in shuffled),
+                source=symbols(shuffled, self.settings),
                 surface=tuple(shuffled),
-                target=tuple(symbol(word, self.settings) for word in words),
+                target=symbols(words, self.settings),
                 reference=" ".join(words),
             )
 
     def item(self, line: str) -> Item:
         words = tuple(line.split())
-        return Item(source=tuple(symbol(word, self.settings) for word in words), surface=words)
+        return Item(source=symbols(words, self.settings), surface=words)
 
     def example(self, item: Item, number: int) -> Example:
         encode = self.vocabulary.encode
@@ -100,11 +93,11 @@ class WordOrdering:
         return len(example.source)
 
     def text(self, item: Item, output: Sequence[int]) -> str:
-        """Each number stands for the next of the source's words with that number: so UNKs are restored by position."""
+        """Each token id stands for the next source word with that id: unknown words are restored by position."""
         waiting: dict[int, deque[str]] = defaultdict(deque)
-        for number, word in zip(self.vocabulary.encode(item.source), item.surface, strict=True):
-            waiting[number].append(word)
-        return " ".join(waiting[number].popleft() if waiting[number] else "<unk>" for number in output)
+        for token, word in zip(self.vocabulary.encode(item.source), item.surface, strict=True):
+            waiting[token].append(word)
+        return " ".join(waiting[token].popleft() if waiting[token] else "<unk>" for token in output)
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
         lines = [self.text(item, output) for item, output in zip(items, outputs, strict=True)]
@@ -113,13 +106,12 @@ class WordOrdering:
         exact = sum(a == b for a, b in zip(lines, references, strict=True)) / max(1, len(lines))
         return Score(bleu.score, {"bleu": bleu.score, "exact": 100 * exact}, bleu.signature)
 
+    def _sentences(self, split: str, left_out: Counter[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Sentences with their places in the split."""
+        numbered = enumerate(stream_sentences(self.data, split))
+        return usable(split, numbered, lambda place: length_fault(self.settings, len(place[1])), left_out)
 
-def _reshuffle(recipe: Recipe) -> bool:
-    assert isinstance(recipe.task, WordOrderingTask)
-    return recipe.task.shuffle == "epoch"
 
-
-def symbol(word: str, text: Text) -> str:
-    """How the model sees a word."""
-    word = word.lower() if text.lowercase else word
-    return fold_digits(word) if text.fold_digits else word
+def _task(recipe: Recipe, vocabulary: Vocabulary) -> WordOrdering:
+    assert isinstance(recipe.data, SentenceData) and isinstance(recipe.task, WordOrderingTask)
+    return WordOrdering(recipe.data, recipe.text, recipe.seed, vocabulary, recipe.task.shuffle == "epoch")

@@ -16,7 +16,7 @@ from small_runs import RATES, small_recipe
 
 @cache
 def task_of(kind: str) -> Task:
-    return TASKS[kind].fit(small_recipe(task=kind)).task
+    return TASKS[kind].fit(small_recipe(task=kind))
 
 
 def loss_of(loss: dict[str, Any], *, task: str = "translation") -> Loss:

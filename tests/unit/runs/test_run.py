@@ -139,7 +139,7 @@ def test_the_records_start_with_what_is_trained(whole: tuple[Recipe, Path]) -> N
     start = records[0]
     assert (start["train_sentences"], start["dev_sentences"], start["left_out"]) == (6, 2, {})
     assert start["source_vocabulary"] == start["target_vocabulary"] == 8  # four words and four specials
-    model = build_model(recipe, TASKS["word_ordering"].fit(recipe).task)
+    model = build_model(recipe, TASKS["word_ordering"].fit(recipe))
     assert start["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert recipe_from_json((folder / "recipe.json").read_text(encoding="utf-8")) == recipe
     for record in records:
@@ -167,7 +167,8 @@ def test_training_on_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         finish(pretrain_only(tmp_path, "text.min_length=7", "text.max_length=8"), tmp_path / "run")
     assert str(error.value) == (
-        "no training sentence has 7 to 8 words; text.min_length and text.max_length say which are taken"
+        "no training sentence is left (6 too short); text.min_length = 7 and text.max_length = 8 say which lengths "
+        "are taken"
     )
 
 
@@ -318,7 +319,7 @@ def test_word_vectors_are_where_both_sides_start(tmp_path: Path) -> None:
     (tmp_path / "words.vec").write_text("3 5\nko 1 2 3 4 5\nxyz 9 9 9 9 9\nti 0 -1 0 -1 0\n", encoding="utf-8")
     plain = pretrain_only(tmp_path)
     recipe = pretrain_only(tmp_path, "model.vectors=words.vec", "model.vectors_scale=0.5")
-    task = TASKS["word_ordering"].fit(recipe).task
+    task = TASKS["word_ordering"].fit(recipe)
     model = build_model(recipe, task)
     notice = start_vectors(recipe, task, model)
     assert notice == Notice(f"{tmp_path / 'words.vec'}: vectors for 2 of 4 words")

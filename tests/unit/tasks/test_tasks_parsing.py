@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from argbeam.data.generated.corpus import write_files
-from argbeam.data.vocabulary import UNK
+from argbeam.data.vocabulary import SPECIALS, UNK
 from argbeam.decoding.batch_decoder import item_of
 from argbeam.errors import DataError
 from argbeam.search.successors import ShiftReduce, Unconstrained
@@ -45,9 +45,7 @@ def recipe_of(folder: Path, train: str, *overrides: str, dev: str = "", kind: st
 
 
 def task_of(recipe: Recipe) -> Parsing:
-    task = Parsing.fit(recipe).task
-    assert isinstance(task, Parsing)
-    return task
+    return Parsing.fit(recipe)
 
 
 @pytest.mark.parametrize("kind", ["generated", "conllu", "conllx"])
@@ -153,10 +151,10 @@ def test_a_sentence_of_one_word_is_its_own_root(tmp_path: Path) -> None:
 def test_trees_that_are_not_projective_are_left_out_of_training_and_scored_in_dev(tmp_path: Path) -> None:
     """Against CROSSED, heads 3 3 0 3 have three of four right, and so have the labels."""
     recipe = recipe_of(tmp_path, conll(BIRDS, CROSSED, SING), dev=conll(CROSSED))
-    fitted = Parsing.fit(recipe)
-    assert len(fitted.train.items) == 2
-    assert fitted.train.left_out == {"non-projective": 1}
-    assert "@L_odd" not in fitted.task.target  # what is left out teaches nothing
+    task = Parsing.fit(recipe)
+    train = task.read("train")
+    assert (len(train.items), train.left_out) == (2, {"non-projective": 1})
+    assert "@L_odd" not in task.target  # what is left out teaches nothing
     recipe = recipe_of(tmp_path, conll([("a", "X", 2, "dep"), ("b", "X", 0, "root")]), dev=conll(CROSSED))
     task = task_of(recipe)
     dev = task.read("dev")
@@ -171,7 +169,7 @@ def test_trees_that_are_not_projective_are_left_out_of_training_and_scored_in_de
 
 def test_lengths_are_counted_before_trees_are_looked_at(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, conll(BIRDS, CROSSED, ALONE), "text.min_length=2", "text.max_length=3")
-    assert Parsing.fit(recipe).train.left_out == {"too long": 1, "too short": 1}
+    assert Parsing.fit(recipe).read("train").left_out == {"too long": 1, "too short": 1}
 
 
 @pytest.mark.parametrize(
@@ -207,10 +205,9 @@ def test_a_task_comes_back_from_its_assets() -> None:
     assert TASKS["parsing"].load(recipe, task.assets) == task
 
 
-def test_data_without_a_tree_to_train_on_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        Parsing.fit(recipe_of(tmp_path, conll(CROSSED), "text.min_length=2", "text.max_length=9"))
-    assert str(error.value) == f"{tmp_path / 'train.conllu'}: no projective tree of 2 to 9 words"
+def test_data_without_a_tree_to_train_on_has_no_item_and_no_action(tmp_path: Path) -> None:
+    task = Parsing.fit(recipe_of(tmp_path, conll(CROSSED)))
+    assert (task.read("train").items, task.vocabulary.words, task.root_label) == ([], SPECIALS, "root")
 
 
 def test_the_roots_label_is_the_treebanks(tmp_path: Path) -> None:

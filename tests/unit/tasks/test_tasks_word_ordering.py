@@ -29,9 +29,7 @@ def recipe_of(folder: Path, text: str, *overrides: str, dev: str = "a b\n") -> R
 
 
 def task_of(recipe: Recipe) -> WordOrdering:
-    task = WordOrdering.fit(recipe).task
-    assert isinstance(task, WordOrdering)
-    return task
+    return WordOrdering.fit(recipe)
 
 
 def test_the_i_th_unknown_word_put_out_is_the_i_th_of_the_shuffled_source(tmp_path: Path) -> None:
@@ -73,13 +71,12 @@ def test_lower_case_is_for_the_model_only(tmp_path: Path) -> None:
 def test_sentences_left_out_of_training_are_counted_and_dev_keeps_all(tmp_path: Path) -> None:
     text = "a\na b\na b c\na b c d\na b c d e\n"
     recipe = recipe_of(tmp_path, text, "text.min_length=2", "text.max_length=3", dev=text)
-    fitted = WordOrdering.fit(recipe)
-    assert [item.reference for item in fitted.train.items] == ["a b", "a b c"]
-    assert fitted.train.left_out == {"too short": 1, "too long": 2}
-    assert fitted.task.read("train") == fitted.train
-    dev = fitted.task.read("dev")
+    task = WordOrdering.fit(recipe)
+    train, dev = task.read("train"), task.read("dev")
+    assert [item.reference for item in train.items] == ["a b", "a b c"]
+    assert train.left_out == {"too short": 1, "too long": 2}
     assert (len(dev.items), dev.left_out) == (5, {})
-    assert set(fitted.task.source.words[4:]) == {"a", "b", "c"}  # what is left out teaches no words
+    assert set(task.source.words[4:]) == {"a", "b", "c"}  # what is left out teaches no words
 
 
 def test_a_source_is_shuffled_by_seed_split_and_number_alone(tmp_path: Path) -> None:

@@ -40,10 +40,9 @@ CPU = torch.device("cpu")
 
 
 def trainer_of(recipe: Recipe) -> Trainer:
-    fitted = TASKS[recipe.task.kind].fit(recipe)
-    examples = [fitted.task.example(item, number) for number, item in enumerate(fitted.train.items)]
-    model = build_model(recipe, fitted.task)
-    return Trainer(recipe, fitted.task, model, examples, fitted.task.read("dev").items, CPU)
+    task = TASKS[recipe.task.kind].fit(recipe)
+    examples = [task.example(item, number) for number, item in enumerate(task.read("train").items)]
+    return Trainer(recipe, task, build_model(recipe, task), examples, task.read("dev").items, CPU)
 
 
 def one_stage(tmp_path: Path, *overrides: str, **stage: Any) -> Recipe:
@@ -410,7 +409,7 @@ def test_bf16_trains_and_scores_and_weights_stay_float32(tmp_path: Path, loss: d
 
 def test_a_model_is_searched_as_it_was_trained_but_for_what_the_recipe_says(tmp_path: Path) -> None:
     recipe = small_recipe(data=short_text(tmp_path))
-    task = TASKS[recipe.task.kind].fit(recipe).task
+    task = TASKS[recipe.task.kind].fit(recipe)
     cross_entropy, bso = (
         (loss.rule, loss.stop) for loss in (make_loss(stage.loss, task) for stage in recipe.stages.values())
     )
