@@ -1,4 +1,4 @@
-"""Settings of tasks, of the data they learn from, and of how sentences become batches."""
+"""Settings of tasks and of the corpora they learn from."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,9 @@ def _path(text: str) -> str:
 
 
 FilePath = Annotated[str, AfterValidator(_path)]
+Root = Annotated[FilePath, Field(description="folder of the other paths")]
 Files = Annotated[list[FilePath], Field(min_length=1)]
+TestFiles = Annotated[list[FilePath], Field(default_factory=list)]
 
 
 class WordOrderingTask(Settings):
@@ -22,8 +24,7 @@ class WordOrderingTask(Settings):
 
     kind: Literal["word_ordering"] = "word_ordering"
     shuffle: Literal["once", "epoch"] = Field(
-        default="once",
-        description="training sources are shuffled once, as in the paper, or anew in every epoch",
+        default="once", description="training sources are shuffled once, as in the paper, or again in every epoch"
     )
 
 
@@ -32,7 +33,7 @@ class ParsingTask(Settings):
 
     kind: Literal["parsing"] = "parsing"
     punctuation: Literal["upos", "ptb", "none"] = Field(
-        default="upos", description="what attachment scores leave out: UPOS PUNCT, the PTB's tags, or nothing"
+        default="upos", description="tokens left out of attachment scores: UPOS PUNCT, the PTB's punctuation, or none"
     )
 
 
@@ -51,18 +52,18 @@ class GeneratedData(Settings):
     kind: Literal["generated"] = "generated"
     seed: int = Field(default=1, ge=0, lt=2**63, description="seed of the grammar and its sentences")
     types: int = Field(default=2000, ge=200, description="word types of the grammar")
-    train: int = Field(ge=1, description="training sentences")
-    dev: int = Field(ge=1, description="dev sentences")
-    test: int = Field(ge=0, description="test sentences")
+    train: int = Field(ge=1, description="number of training sentences")
+    dev: int = Field(ge=1, description="number of dev sentences")
+    test: int = Field(ge=0, description="number of test sentences")
 
 
 class FileData(Settings):
-    """What all data with a file list per split share."""
+    """Keys of all corpora with one list of files for each split."""
 
-    root: FilePath = Field(default=".", description="folder that the other paths are relative to")
+    root: Root = "."
     train: Files = Field(description="training files")
     dev: Files = Field(description="dev files")
-    test: list[FilePath] = Field(default_factory=list, description="test files; may be empty")
+    test: TestFiles = Field(description="test files; may be empty")
 
 
 class TextData(FileData):
@@ -84,29 +85,23 @@ class ConllxData(FileData):
 
 
 class ParallelData(Settings):
-    """Two sides in two files, line by line."""
+    """Source and target in two files, line by line."""
 
     kind: Literal["parallel"] = "parallel"
-    root: FilePath = Field(default=".", description="folder that the other paths are relative to")
+    root: Root = "."
     train_source: Files = Field(description="training files, source side")
     train_target: Files = Field(description="training files, target side, in the same order")
     dev_source: Files = Field(description="dev files, source side")
     dev_target: Files = Field(description="dev files, target side, in the same order")
-    test_source: list[FilePath] = Field(default_factory=list, description="test files, source side; may be empty")
-    test_target: list[FilePath] = Field(default_factory=list, description="test files, target side; may be empty")
+    test_source: TestFiles = Field(description="test files, source side; may be empty")
+    test_target: TestFiles = Field(description="test files, target side, in the same order; may be empty")
 
     @model_validator(mode="after")
     def _sides_match(self) -> "ParallelData":
-        sides = {
-            "train": (self.train_source, self.train_target),
-            "dev": (self.dev_source, self.dev_target),
-            "test": (self.test_source, self.test_target),
-        }
-        for split, (source, target) in sides.items():
-            if len(source) != len(target):
-                raise ValueError(
-                    f"{split}_source has {len(source)} files, {split}_target {len(target)}; they must pair up"
-                )
+        for split in ("train", "dev", "test"):
+            source, target = (len(getattr(self, f"{split}_{side}")) for side in ("source", "target"))
+            if source != target:
+                raise ValueError(f"{split}_source has {source} files, {split}_target {target}; they must pair up")
         return self
 
 
@@ -128,43 +123,10 @@ class IwsltData(Settings):
     """IWSLT 2014 German to English in the files of its distribution, prepared as for MIXER."""
 
     kind: Literal["iwslt14"] = "iwslt14"
-    root: FilePath = Field(default=".", description="folder of the distribution's files, or the one above it")
+    root: FilePath = Field(default=".", description="folder of the distribution's files, or its parent folder")
 
 
 Data = Annotated[
     GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData | IwsltData,
     Field(discriminator="kind"),
 ]
-
-
-class Text(Settings):
-    """From lines to tokens and a vocabulary."""
-
-    min_count: int = Field(default=1, ge=1, description="words seen fewer times in training become UNK")
-    fold_digits: bool = Field(default=False, description="every digit becomes #")
-    lowercase: bool = Field(default=False, description="lowercase all words")
-    min_length: int = Field(default=1, ge=1, description="training sentences with fewer words are left out and counted")
-    max_length: int = Field(default=60, ge=1, description="training sentences with more words are left out and counted")
-    tokenizer: Literal["whitespace", "moses"] = Field(default="whitespace", description="how a line becomes words")
-    source_language: str = Field(default="de", description="language of the source side, for the tokenizer")
-    target_language: str = Field(default="en", description="language of the target side, for the tokenizer")
-    subwords: int = Field(
-        default=0, ge=0, description="SentencePiece vocabulary size, translation only; 0: words are the units"
-    )
-    max_vocabulary: int = Field(default=0, ge=0, description="the most frequent words that are kept; 0: all")
-
-    @model_validator(mode="after")
-    def _lengths_ordered(self) -> "Text":
-        if self.min_length > self.max_length:
-            raise ValueError(
-                f"min_length = {self.min_length} is more than max_length = {self.max_length}; nothing fits"
-            )
-        return self
-
-
-class Batch(Settings):
-    """How sentences are put together."""
-
-    size: int = Field(default=64, ge=1, le=2**20, description="sentences in a batch")
-    round_source: int = Field(default=4, ge=1, le=1024, description="source lengths are padded to a multiple of this")
-    round_target: int = Field(default=4, ge=1, le=1024, description="target lengths are padded to a multiple of this")

@@ -1,18 +1,21 @@
-"""The listing of settings: every key, what is accepted there, its default and its meaning."""
+"""List of all settings: key, accepted values, default, meaning."""
 
 import json
 from collections.abc import Iterator
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from argbeam.settings.recipe import Recipe
 
+# Types of values, in words.
+NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
 
 class Setting(NamedTuple):
-    """A line of the listing. `data(text).root` is the key `data.root` where `data.kind` is text."""
+    """A setting. `data(text).root` is the key `data.root` where `data.kind` is text."""
 
     key: str
     type: str
@@ -21,18 +24,16 @@ class Setting(NamedTuple):
 
 
 def describe() -> list[Setting]:
-    """Every key that a recipe can hold, in the order of the settings."""
+    """All settings of a recipe, in the order of their definitions."""
     return list(_describe(Recipe, ""))
 
 
 def _describe(model: type[BaseModel], prefix: str, hidden: str = "") -> Iterator[Setting]:
     for name, field in model.model_fields.items():
-        key = prefix + name
-        annotation: Any = field.annotation
-        members = tables_by_kind(annotation)
+        key, annotation = prefix + name, field.annotation
         if name == hidden:
             continue
-        if members:
+        if members := tables_by_kind(annotation):
             kinds = ", ".join(f'"{kind}"' for kind in members)
             default = "required" if field.is_required() else json.dumps(field.get_default().kind)
             yield Setting(f"{key}.kind", f"one of {kinds}", default, field.description or "")
@@ -48,41 +49,35 @@ def _describe(model: type[BaseModel], prefix: str, hidden: str = "") -> Iterator
 
 
 def tables_by_kind(annotation: Any) -> dict[str, type[BaseModel]]:
-    """The tables that a `kind` chooses from, by kind; empty where there is no choice."""
-    if not _is_union(annotation) or not all(is_table(member) for member in get_args(annotation)):
+    """The tables of a union, by `kind`; empty for other types."""
+    members = _members(annotation)
+    if not all(is_table(member) for member in members):
         return {}
-    return {get_args(member.model_fields["kind"].annotation)[0]: member for member in get_args(annotation)}
+    return {get_args(member.model_fields["kind"].annotation)[0]: member for member in members}
 
 
-def _is_union(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, UnionType)
+def _members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
 
 
-def is_table(annotation: Any) -> bool:
+def is_table(annotation: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel)
 
 
 def accepted(annotation: Any, field: FieldInfo | None) -> str:
-    """What a key takes, in words: `a whole number at least 1`."""
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    """The values of a key, in words: `a whole number at least 1`."""
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(json.dumps(choice) for choice in get_args(annotation))}"
     if get_origin(annotation) is list:
         return "a list of strings"
-    if _is_union(annotation) and not tables_by_kind(annotation):
-        parts = [accepted(member, None).removeprefix("one of ") for member in get_args(annotation)]
-        return " or ".join(parts)
+    if _members(annotation) and not tables_by_kind(annotation):
+        return " or ".join(accepted(member, None).removeprefix("one of ") for member in _members(annotation))
     bounds = bounds_of(field) if field and annotation in (int, float) else ""
-    return f"{names.get(annotation, 'a table')} {bounds}".strip()
+    return f"{NAMES.get(annotation, 'a table')} {bounds}".strip()
 
 
 def bounds_of(field: FieldInfo) -> str:
     """The bounds of a number, in words; empty where there are none."""
-    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    found = [
-        f"{word} {getattr(mark, name)}"
-        for mark in field.metadata
-        for name, word in words.items()
-        if hasattr(mark, name)
-    ]
-    return " and ".join(found)
+    names = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    marks = [(mark, name) for mark in field.metadata for name in names if hasattr(mark, name)]
+    return " and ".join(f"{names[name]} {getattr(mark, name)}" for mark, name in marks)

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, as one line that names the key, what was found and what is accepted."""
+"""Errors of recipes as one line: the key, the value found, the values accepted."""
 
 import difflib
 import json
@@ -10,18 +10,18 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from argbeam.settings.listing import accepted, bounds_of, is_table, tables_by_kind
+from argbeam.settings.listing import NAMES, accepted, bounds_of, is_table, tables_by_kind
 from argbeam.settings.recipe import Recipe
 
 
 def first_mistake(errors: Sequence[ErrorDetails], where: str, overridden: Sequence[tuple[str, ...]]) -> str:
-    """The first error, and how many more there are. `overridden` are the keys that were given by `--set`."""
+    """The first error and the number of others. `overridden` are the keys given by `--set`."""
     # An unknown key goes first: a misspelt key also shows as a missing one.
     first = min(errors, key=lambda error: error["type"] != "extra_forbidden")
     loc = first["loc"]
     if first["type"].startswith("union_tag"):
         loc = (*loc, "kind")
-    elif first["type"] != "extra_forbidden" and loc[-1:] == ("[key]",):  # the key is wrong, not what it holds
+    elif first["type"] != "extra_forbidden" and loc[-1:] == ("[key]",):  # the key is wrong, not its value
         loc = loc[:-1]
     place = _locate(loc)
     if any(place.keys[: len(keys)] == keys for keys in overridden):
@@ -32,7 +32,7 @@ def first_mistake(errors: Sequence[ErrorDetails], where: str, overridden: Sequen
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in the recipe an error is: its keys, what the settings say of it, and the table around it."""
+    """Place of an error in the recipe: its keys, their definition, and the table around it."""
 
     keys: tuple[str, ...]
     annotation: Any
@@ -43,8 +43,8 @@ class _Place:
 def _locate(loc: Sequence[str | int]) -> _Place:
     keys: list[str] = []
     annotation: Any = Recipe
-    field: FieldInfo | None = None
     owner: type[BaseModel] = Recipe
+    field: FieldInfo | None = None
     for element in loc:
         members = tables_by_kind(annotation)
         if members and element == "kind":  # of a table whose kind is missing or unknown
@@ -68,7 +68,7 @@ def _locate(loc: Sequence[str | int]) -> _Place:
     return _Place(tuple(keys), annotation, field, owner)
 
 
-# What is nearest in letters is another thing.
+# Words for a choice that has another name.
 _MEANT = {"gpu": "cuda"}
 _BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
@@ -80,10 +80,9 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
             return f"unknown key {key}{hint(place.keys, list(place.owner.model_fields))}"
         case "missing" | "union_tag_not_found":
             return f"missing key {key}, {accepted(place.annotation, place.field)}"
-        case "union_tag_invalid":
-            return f"{key} = {_literal(value['kind'])}: {_choice(value['kind'], get_args(place.annotation))}"
-        case "literal_error":
-            return f"{key} = {_literal(value)}: {_choice(value, get_args(place.annotation))}"
+        case "union_tag_invalid" | "literal_error" as kind:
+            found = value["kind"] if kind == "union_tag_invalid" else value
+            return f"{key} = {_literal(found)}: {_choice(found, get_args(place.annotation))}"
         case "value_error":
             reason = str(error["ctx"]["error"])
             if not key:
@@ -110,20 +109,19 @@ def _choice(value: Any, choices: Sequence[str]) -> str:
 
 
 def hint(keys: Sequence[str], known: list[str]) -> str:
-    """The whole key that was meant, as `--set` takes it, or all that the table accepts."""
+    """The known key nearest to the last of `keys`, or all keys that the table accepts."""
     near = difflib.get_close_matches(keys[-1].lower(), known, 1)
     return f"; did you mean {dotted([*keys[:-1], near[0]])}?" if near else f"; accepted: {', '.join(known)}"
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in words: `a whole number`."""
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    names |= {list: "a list", dict: "a table", type(None): "nothing"}
+    """The type of a value, in words: `a whole number`."""
+    names = {**NAMES, list: "a list", dict: "a table", type(None): "nothing"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 
 def _literal(value: Any) -> str:
-    """The value as a recipe would have it, on one line and not too long."""
+    """The value as in a recipe, on one line and not too long."""
     if isinstance(value, list | dict):
         return "[...]" if isinstance(value, list) else "{...}"
     return clipped(json.dumps(value, default=str, ensure_ascii=False))

@@ -1,22 +1,191 @@
-"""A recipe: all tables together, and what they must agree on."""
+"""A recipe: text, batches, models, training, decoding, runtime, and the checks across its tables."""
 
 import json
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WrapValidator, model_validator
 
-from argbeam.settings.data import Batch, Data, Task, Text
-from argbeam.settings.losses import MrtLoss, SearchLoss
-from argbeam.settings.models import LstmLmModel, LstmModel, Model
-from argbeam.settings.runtime import Decode, Runtime
-from argbeam.settings.strict import Settings
-from argbeam.settings.training import Stage
+from argbeam.settings.data import Data, Task
+from argbeam.settings.losses import Loss, MrtLoss, SearchLoss
+from argbeam.settings.strict import MOST_BEAM, MOST_LAYERS, MOST_WIDTH, Settings
 
-DATA_OF_TASK = {
-    "word_ordering": ("generated", "text", "conllu", "conllx"),
-    "parsing": ("generated", "conllu", "conllx"),
-    "translation": ("generated", "parallel", "tsv", "iwslt14"),
-}
+
+class Text(Settings):
+    """From lines to tokens and a vocabulary."""
+
+    min_count: int = Field(default=1, ge=1, description="words with fewer occurrences in training become UNK")
+    fold_digits: bool = Field(default=False, description="replace every digit by #")
+    lowercase: bool = Field(default=False, description="lowercase all words")
+    min_length: int = Field(default=1, ge=1, description="training sentences with fewer words are left out and counted")
+    max_length: int = Field(default=60, ge=1, description="training sentences with more words are left out and counted")
+    tokenizer: Literal["whitespace", "moses"] = Field(default="whitespace", description="tokenizer of the lines")
+    source_language: str = Field(default="de", description="language of the source side, for the tokenizer")
+    target_language: str = Field(default="en", description="language of the target side, for the tokenizer")
+    subwords: int = Field(default=0, ge=0, description="SentencePiece vocabulary size, for translation; 0: whole words")
+    max_vocabulary: int = Field(default=0, ge=0, description="keep this many of the most frequent words; 0: all")
+
+    @model_validator(mode="after")
+    def _lengths_ordered(self) -> "Text":
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length = {self.min_length} is more than max_length = {self.max_length}; nothing fits"
+            )
+        return self
+
+
+class Batching(Settings):
+    """From sentences to batches."""
+
+    size: int = Field(default=64, ge=1, le=2**20, description="sentences in a batch")
+    round_source: int = Field(default=4, ge=1, le=1024, description="source lengths are padded to a multiple of this")
+    round_target: int = Field(default=4, ge=1, le=1024, description="target lengths are padded to a multiple of this")
+
+
+class ModelSizes(Settings):
+    """Keys of all models."""
+
+    layers: int = Field(default=1, ge=1, le=MOST_LAYERS, description="LSTM layers of the decoder and an LSTM encoder")
+    hidden: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the hidden states")
+    embedding: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the word vectors")
+    dropout: float = Field(default=0.2, ge=0, lt=1, description="dropout between layers and before the output layer")
+    init: float = Field(default=0.1, ge=0, le=1000, description="initial weights are uniform from -init to init")
+    vectors: str = Field(default="", description="file of word2vec vectors, relative to data.root; empty: none")
+    vectors_scale: float = Field(default=1.0, gt=0, description="factor of the word2vec vectors")
+
+
+class LstmModel(ModelSizes):
+    """LSTM encoder and decoder with global attention."""
+
+    kind: Literal["lstm"] = "lstm"
+    input_feeding: bool = Field(default=True, description="the attention's output is part of the next step's input")
+
+
+class LstmLmModel(ModelSizes):
+    """An LSTM language model: it reads no source."""
+
+    kind: Literal["lstm_lm"] = "lstm_lm"
+
+
+def _odd(number: int) -> int:
+    if number % 2 == 0:
+        raise ValueError("must be odd: as many words to the left as to the right")
+    return number
+
+
+class ConvModel(ModelSizes):
+    """Convolutional encoder with dot-product attention, LSTM decoder."""
+
+    kind: Literal["conv"] = "conv"
+    window: Annotated[int, AfterValidator(_odd)] = Field(
+        default=5, ge=1, description="words in the encoder's window; odd"
+    )
+    positions: int = Field(
+        default=60, ge=1, le=10**6, description="positions with their own vector; later ones share the last"
+    )
+
+
+def _with_kind(model: Any) -> Any:
+    """The paper's model is the default kind."""
+    return {"kind": "lstm", **model} if isinstance(model, dict) else model
+
+
+Model = Annotated[LstmModel | LstmLmModel | ConvModel, Field(discriminator="kind"), BeforeValidator(_with_kind)]
+
+
+class AdagradOptimizer(Settings):
+    """Adagrad with a learning rate for each module and a bound on the gradient's norm."""
+
+    kind: Literal["adagrad"] = Field(default="adagrad", description="optimizer")
+    encoder: float = Field(ge=0, description="learning rate of the encoder")
+    decoder: float = Field(ge=0, description="learning rate of the decoder")
+    output: float = Field(ge=0, description="learning rate of the output layer")
+    max_norm: float = Field(default=5.0, gt=0, description="gradients with a larger norm are scaled down to this")
+    initial: float = Field(
+        default=0.0, ge=0, description="initial sums of squared gradients; 0: a weight's first update is its whole rate"
+    )
+    epsilon: float = Field(default=1e-10, gt=0, description="added to the root of the sum, as in the authors' Adagrad")
+    average: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="decay of a running average of the weights, which is scored and saved; lower where "
+        "1 / (1 - decay) updates are more than 4 epochs; 0: no average",
+    )
+
+
+class Stage(Settings):
+    """A part of training with one loss and a new optimizer."""
+
+    epochs: int = Field(ge=1, lt=10**6, description="passes over the training data")
+    loss: Loss = Field(description="loss to minimise")
+    optimizer: AdagradOptimizer = Field(description="optimizer of the stage")
+    first_epoch_by_length: bool = Field(default=False, description="order the first epoch from short to long sentences")
+    keep: Literal["perplexity", "score", "last"] = Field(
+        default="score", description="epoch whose weights are kept: best dev perplexity, best dev score, or the last"
+    )
+    keep_beam: int = Field(default=5, ge=1, le=MOST_BEAM, description="beam of the dev score that chooses the epoch")
+    patience: int = Field(
+        default=0,
+        ge=0,
+        description="stop after this many epochs without a better dev figure at the same beam; 0: never",
+    )
+
+    @model_validator(mode="after")
+    def _patience_has_a_figure(self) -> "Stage":
+        if self.patience and self.keep == "last":
+            raise ValueError(f'patience = {self.patience} waits for a better dev figure; keep = "last" has none')
+        return self
+
+
+def _power(value: Any, accept: Callable[[Any], Any]) -> Any:
+    # One error for the whole setting, instead of one for each half of the union.
+    try:
+        accepted = accept(value)
+    except ValidationError:
+        accepted = -1.0
+    if accepted != "dev" and accepted < 0:
+        raise ValueError('must be a number at least 0, or "dev"')
+    return accepted
+
+
+class Decode(Settings):
+    """Search with a trained model."""
+
+    beam: int = Field(default=5, ge=1, le=MOST_BEAM, description="K_te, the beam unless the command gives one")
+    stop: Literal["auto", "top", "best"] = Field(
+        default="auto", description="end of the search in open-length tasks; auto: as in the last stage's loss"
+    )
+    length_power: Annotated[float | Literal["dev"], WrapValidator(_power)] = Field(
+        default=0.0,
+        description="sums of log-probabilities are divided by the length to this power; 0: plain sums; "
+        "dev: the best of 0 to 1.6 on dev, at decode.beam",
+    )
+    length_factor: float = Field(
+        default=2.0,
+        ge=0,
+        le=1000,
+        description="length limit of outputs in open-length tasks: this times the source's length",
+    )
+    length_extra: int = Field(
+        default=10, ge=1, le=10**6, description="length limit of outputs in open-length tasks: plus this"
+    )
+    batch: int = Field(default=128, ge=1, le=2**20, description="sentences decoded together; fewer if long")
+    max_words: int = Field(default=2000, ge=1, le=2**20, description="longest accepted sentence, in words")
+
+
+class Runtime(Settings):
+    """Device and speed; results change by rounding only."""
+
+    device: Literal["cpu", "cuda", "auto"] = Field(default="auto", description="auto: CUDA if there is a device")
+    precision: Literal["float32", "bf16"] = Field(default="float32", description="precision of the matrix products")
+    tf32: bool = Field(default=True, description="allow TF32 in float32 products on CUDA")
+    capture: bool = Field(default=True, description="on CUDA, one graph for each batch shape")
+    threads: int = Field(default=0, ge=0, le=4096, description="CPU threads; 0: torch's default")
+    checkpoint_every: int = Field(default=500, ge=1, description="updates between checkpoints")
+    store: bool = Field(default=False, description="keep examples in a file of the run folder, not in memory")
+    not_finite_limit: int = Field(default=20, ge=1, description="stop after this many non-finite gradients in a row")
+    tensorboard: bool = Field(default=False, description="write TensorBoard curves too")
 
 
 def _name(text: str) -> str:
@@ -26,31 +195,33 @@ def _name(text: str) -> str:
 
 
 def _stage_name(text: str) -> str:
-    # The same letters as a bare TOML key, so that `--set stages.NAME.key` always works.
+    # The letters of a bare TOML key, so that `--set stages.NAME.key` always works.
     if not text or not all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in text):
         raise ValueError("a stage's name has letters, digits, - and _ only")
     return text
 
 
-class Recipe(Settings):
-    """All there is to say about a run."""
+DATA_OF_TASK = {
+    "word_ordering": ("generated", "text", "conllu", "conllx"),
+    "parsing": ("generated", "conllu", "conllx"),
+    "translation": ("generated", "parallel", "tsv", "iwslt14"),
+}
 
-    name: Annotated[str, AfterValidator(_name)] = Field(description="what tables call the system")
+
+class Recipe(Settings):
+    """All settings of a run."""
+
+    name: Annotated[str, AfterValidator(_name)] = Field(description="name of the system in tables")
     seed: int = Field(default=1, ge=0, lt=2**63, description="seed of weights, batches and dropout")
-    task: Task = Field(description="what is learnt")
-    data: Data = Field(description="where sentences come from")
-    text: Text = Field(default=Text(), description="from lines to tokens")
-    model: Model = Field(default=LstmModel(), description="the network")
-    batch: Batch = Field(default=Batch(), description="how sentences are put together")
-    stages: dict[Annotated[str, AfterValidator(_stage_name)], Stage] = Field(
-        min_length=1, description="training, in the order of the tables"
-    )
-    start: str = Field(
-        default="",
-        description="a finished run whose weights and vocabulary training starts from; empty: none",
-    )
-    decode: Decode = Field(default=Decode(), description="how the model is searched")
-    runtime: Runtime = Field(default=Runtime(), description="device and speed")
+    task: Task = Field(description="task to learn")
+    data: Data = Field(description="kind of corpus")
+    text: Text = Text()
+    model: Model = Field(default=LstmModel(), description="kind of network")
+    batch: Batching = Batching()
+    stages: dict[Annotated[str, AfterValidator(_stage_name)], Stage] = Field(min_length=1)
+    start: str = Field(default="", description="finished run to take weights and vocabulary from; empty: none")
+    decode: Decode = Decode()
+    runtime: Runtime = Runtime()
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Recipe":

@@ -400,10 +400,8 @@ def test_a_file_that_is_not_toml_is_named_with_its_line(content: bytes, expected
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_recipe(tmp_path / "no.toml")
-    assert str(caught.value) == (
-        f"{tmp_path}/no.toml: cannot be read: No such file or directory; a TOML file is expected"
-    )
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+    assert str(caught.value) == (f"cannot read {tmp_path}/no.toml: No such file or directory; a TOML file is expected")
+    with pytest.raises(ConfigError, match=r"cannot read .*: Is a directory"):
         load_recipe(tmp_path)
 
 
@@ -442,7 +440,7 @@ def test_every_setting_is_described_once() -> None:
         "model(lstm).dropout",
         "a number at least 0 and less than 1",
         "0.2",
-        "dropout between layers and on what the output layer reads",
+        "dropout between layers and before the output layer",
     )
     assert by_key["model.kind"][1:3] == ('one of "lstm", "lstm_lm", "conv"', '"lstm"')
     assert by_key["decode.length_power"].type == 'a number or "dev"'

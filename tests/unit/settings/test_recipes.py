@@ -12,7 +12,7 @@ import pytest
 
 from argbeam.data.generated.corpus import FORMATS, GeneratedSentence, sentences
 from argbeam.runs.load import load
-from argbeam.settings import Network, Recipe
+from argbeam.settings import ModelSizes, Recipe
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.settings.shipped import purpose, shipped_recipes
 from small_runs import finish, progress_of, texts
@@ -95,7 +95,7 @@ def test_the_systems_of_a_task_differ_in_their_stages_and_in_what_model_they_are
     assert len(recipes) >= 3
     for part in ("task", "data", "text", "batch", "decode"):
         assert _all_equal([getattr(recipe, part) for recipe in recipes]), part
-    for size in Network.model_fields:
+    for size in ModelSizes.model_fields:
         assert _all_equal([getattr(recipe.model, size) for recipe in recipes]), size
     for kind in {recipe.model.kind for recipe in recipes}:
         assert _all_equal([recipe.model for recipe in recipes if recipe.model.kind == kind]), kind
