@@ -161,7 +161,7 @@ def test_the_command_line_is_what_it_was() -> None:
 
 @pytest.mark.parametrize("verb", ["--help", "recipes", "settings"])
 def test_verbs_that_only_print_import_no_torch(verb: str) -> None:
-    code = f"import sys; sys.argv = ['argbeam', '{verb}']\nfrom argbeam import cli\n"
+    code = f"import sys; sys.argv = ['argbeam', '{verb}']\nfrom argbeam.cli import app as cli\n"
     code += "try: cli.main()\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False"
