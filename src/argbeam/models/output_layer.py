@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from argbeam.models.contract import Scorer
-from argbeam.models.products import linear
+from argbeam.models.recurrence.steps import linear
 
 
 def word_scores(

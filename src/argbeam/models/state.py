@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 
@@ -45,16 +45,3 @@ class Places:
 
     place_X: Int[Tensor, " X"]
     lanes: int
-
-    @property
-    def sentence_X(self) -> Int[Tensor, " X"]:
-        return self.place_X // self.lanes
-
-    def spread(self, x_XH: Float[Tensor, "X H"], sentences: int) -> Float[Tensor, "B R H"]:
-        """The rows at their places, zeros at all others."""
-        grid_NH = x_XH.new_zeros(sentences * self.lanes, x_XH.shape[1])
-        return grid_NH.index_copy_(0, self.place_X, x_XH).view(sentences, self.lanes, -1)
-
-    def gathered(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "X H"]:
-        """What lies at these places."""
-        return x_BRH.flatten(0, 1).index_select(0, self.place_X)

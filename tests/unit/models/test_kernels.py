@@ -17,7 +17,8 @@ from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence import attention_kernel as attention
-from argbeam.models.recurrence import kernel_steps, plain_steps
+from argbeam.models.recurrence.kernel_steps import KernelSteps
+from argbeam.models.recurrence.steps import PlainSteps, TokenVectors
 from argbeam.runtime import triton_guard as kernels
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
@@ -89,18 +90,19 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         "recurrent_GH": draw(4 * hidden, hidden),
         "rows_N": rows_N,
     }
-    for fed in ({}, {"fed_NA": draw(rows, hidden), "fed_GA": draw(4 * hidden, 2 * hidden)[:, hidden:]}):
-        moves = {"fed_moves": not noise, "fed_noise_BA": mask_BH} if fed else {}
+    tokens = TokenVectors(torch.randint(0, 9, (rows,), generator=generator), draw(9, 11))
+    weight_GI = draw(4 * hidden, 2 * hidden + 11)
+    fed = {"fed_NA": draw(rows, hidden), "fed_moves": not noise, "fed_noise_BA": mask_BH}
+    for inputs in (
+        {},
+        {**fed, "input_GI": weight_GI[:, hidden + 11 :]},
+        {"tokens": tokens, "input_GI": weight_GI[:, :11]},
+        {**fed, "tokens": tokens, "input_GI": weight_GI[:, hidden:]},
+    ):
         for found, expected in zip(
-            kernel_steps.cell(**given, **fed, **moves), plain_steps.cell(**given, **fed, **moves), strict=True
+            KernelSteps.cell(**given, **inputs), PlainSteps.cell(**given, **inputs), strict=True
         ):
             assert_close(found, expected)
-    tokens_N, table_VE = torch.randint(0, 9, (rows,), generator=generator), draw(9, 11)
-    embedding_GE = draw(4 * hidden, 11)
-    with_words = plain_steps.cell(**(given | {"base_NG": given["base_NG"] + table_VE[tokens_N] @ embedding_GE.T}))
-    by_kernel = kernel_steps.cell(**given, tokens_N=tokens_N, table_VE=table_VE, embedding_GE=embedding_GE)
-    assert_close(by_kernel.h_NH, with_words.h_NH)
-
     back: dict[str, Any] = {
         "grad_h_NH": draw(rows, 2 * hidden)[:, hidden:],
         "grad_h_noise_BH": mask_BH,
@@ -115,8 +117,8 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         "weight_GX": draw(4 * hidden, 2 * hidden),
     }
     gates = [torch.empty(rows, 4 * hidden) for _ in range(2)]
-    found_grad = kernel_steps.cell_backward(**back, gates_out_NG=gates[0])
-    expected_grad = plain_steps.cell_backward(**back, gates_out_NG=gates[1])
+    found_grad = KernelSteps.cell_backward(**back, gates_out_NG=gates[0])
+    expected_grad = PlainSteps.cell_backward(**back, gates_out_NG=gates[1])
     assert_close(gates[0], gates[1])
     assert_close(found_grad.c_NH, expected_grad.c_NH)
     assert_close(found_grad.before_NX, expected_grad.before_NX)
@@ -124,28 +126,28 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
     query_NH, keys_BSH, memory_BSH = draw(rows, hidden), draw(sentences, words, hidden), draw(sentences, words, hidden)
     length_B = torch.randint(1, words + 1, (sentences,), generator=generator)
     padding_BS = torch.arange(words) >= length_B[:, None]
-    context_NH, weight_NS = plain_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+    context_NH, weight_NS = PlainSteps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
     for found, expected in zip(
-        kernel_steps.attention(query_NH, keys_BSH, memory_BSH, padding_BS), (context_NH, weight_NS), strict=True
+        KernelSteps.attention(query_NH, keys_BSH, memory_BSH, padding_BS), (context_NH, weight_NS), strict=True
     ):
         assert_close(found, expected)
     match = [torch.empty(rows, words) for _ in range(2)]
     grad_NX = draw(rows, 2 * hidden)
     assert_close(
-        kernel_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[0]),
-        plain_steps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[1]),
+        KernelSteps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[0]),
+        PlainSteps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[1]),
     )
     assert_close(match[0], match[1])
 
     combine_HX = draw(hidden, 2 * hidden)
-    plain = plain_steps.combine(context_NH, query_NH, combine_HX, mask_BH)
-    for found, expected in zip(kernel_steps.combine(context_NH, query_NH, combine_HX, mask_BH), plain, strict=True):
+    plain = PlainSteps.combine(context_NH, query_NH, combine_HX, mask_BH)
+    for found, expected in zip(KernelSteps.combine(context_NH, query_NH, combine_HX, mask_BH), plain, strict=True):
         assert_close(found, expected)
     total = [torch.empty(rows, hidden) for _ in range(2)]
     arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
     assert_close(
-        kernel_steps.combine_backward(*arguments, total[0]),
-        plain_steps.combine_backward(*arguments, total[1]),
+        KernelSteps.combine_backward(*arguments, total[0]),
+        PlainSteps.combine_backward(*arguments, total[1]),
     )
     assert_close(total[0], total[1])
 
@@ -315,7 +317,7 @@ def test_attention_kernels_are_not_asked_for_more_memory_than_a_device_has(
     # A sentence that does not fit goes the plain way, and comes out the same.
     monkeypatch.setattr(attention, "attention", lambda *_: pytest.fail("it does not fit"))
     query_NH, keys_BSH = torch.randn(64, 8), torch.randn(1, 256, 8)
-    context_NH, _ = kernel_steps.attention(query_NH, keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
+    context_NH, _ = KernelSteps.attention(query_NH, keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
     assert_close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
 
 
@@ -371,10 +373,9 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
     used: set[str] = set()
     monkeypatch.setattr(kernels, "usable", lambda *_: used.add("asked") or True)
     for kernel in ("cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"):
-        function = getattr(kernel_steps, kernel)
-        monkeypatch.setattr(
-            kernel_steps, kernel, lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1]
-        )
+        function = getattr(KernelSteps, kernel)
+        counted = staticmethod(lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1])
+        monkeypatch.setattr(KernelSteps, kernel, counted)
     monkeypatch.setattr(
         search_step, "search_step", lambda *a, _f=search_step.search_step, **k: (used.add("search"), _f(*a, **k))[1]
     )

@@ -67,7 +67,7 @@ def test_the_encoder_is_torch_lstm_over_packed_sequences(layers: int) -> None:
     model = model_of(layers=layers)
     batch = batch_of([[4, 5, 6, 7], [8], [5, 5, 4]])
     with torch.no_grad():
-        memory_BSH, last_h, last_c = model.encoder(batch.source_BS, batch.source_length_B, {})
+        memory_BSH, last_h, last_c = model.encoder(batch.source_BS, batch.source_length_B, [None] * layers)
         packed = pack_padded_sequence(
             model.encoder.embedding(batch.source_BS),
             batch.source_length_B,

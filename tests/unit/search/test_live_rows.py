@@ -14,7 +14,7 @@ from argbeam.losses.mixed import EncodedOnce
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.conv import ConvSeq2Seq
 from argbeam.models.noise import Noise
-from argbeam.models.products import linear
+from argbeam.models.recurrence.steps import linear
 from argbeam.models.state import Places, State
 from argbeam.search.gold import EarlyUpdate, Gold, MaxViolation, Policy, Restart
 from argbeam.search.live_rows import live_rows
@@ -78,16 +78,6 @@ def test_on_a_device_all_rows_are_live() -> None:
     assert live_rows(beam, yes_B, ~yes_B, ~yes_B, lanes=3) is not None
     with as_on_a_device():
         assert live_rows(beam, yes_B, ~yes_B, ~yes_B, lanes=3) is None
-
-
-def test_rows_at_places_are_spread_and_gathered() -> None:
-    """Two sentences of three lanes: places 1 and 5 are the second row of the first and the last of the second."""
-    places = Places(torch.tensor([5, 1]), lanes=3)
-    x_XH = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    spread_BRH = places.spread(x_XH, 2)
-    assert spread_BRH.tolist() == [[[0, 0], [3, 4], [0, 0]], [[0, 0], [0, 0], [1, 2]]]
-    assert torch.equal(places.gathered(spread_BRH), x_XH)
-    assert places.sentence_X.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("bias", [False, True])

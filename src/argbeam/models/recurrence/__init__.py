@@ -1,4 +1,4 @@
 """Recurrent layers and attention with gradients written out: plain torch, and Triton kernels beside it.
 
-Read `decoder_pass` and `plain_steps` first.
+Read `steps` (equations, one step) and `passes` (many steps, with gradient) first.
 """

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from argbeam.models.recurrence.lstm_kernel import carried as carried_back
-from argbeam.models.recurrence.lstm_kernel import tanh
-from argbeam.models.recurrence.parts import Combined
+from argbeam.models.recurrence.cell_kernel import carried as carried_back
+from argbeam.models.recurrence.cell_kernel import tanh
+from argbeam.models.recurrence.steps import Combined
 from argbeam.runtime.triton_guard import power_of_two, products
 
 # What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
@@ -38,7 +38,6 @@ def shared_memory(device: torch.device) -> int:
 
 
 def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(query keys') memory, padding left out: the contexts (N, H) and the weights (N, S)."""
     count, hidden = query_NH.shape
     sentences, words = padding_BS.shape
     rows = count // sentences
@@ -84,10 +83,6 @@ def _attention(
 def attention_backward(
     grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
 ) -> Tensor:
-    """`grad_NX` holds what reached the context and what reached the query beside it, side by side (N, 2H).
-
-    Returns all that reaches the query; what reaches the matches goes into `match_out_NS`.
-    """
     count, hidden = grad_NX.shape[0], grad_NX.shape[1] // 2
     sentences, words = memory_BSH.shape[:2]
     assert all(x.is_contiguous() for x in (grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS))
@@ -133,7 +128,6 @@ def _attention_backward(
 
 
 def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
-    """tanh([context, h] W'), with the sentence's noise on it."""
     count, hidden = h_NH.shape
     plain_NH = torch.empty_like(h_NH)
     output_NH = plain_NH if noise_BH is None else torch.empty_like(h_NH)
@@ -185,11 +179,6 @@ def combine_backward(
     weight_HX: Tensor,
     total_out_NH: Tensor,
 ) -> Tensor:
-    """What reaches the context and h, side by side (N, 2H); what reaches the sum under the tanh in `total_out_NH`.
-
-    `grad_NH` comes from the scores, `carried_NH` from the step after, which was fed the output vector (see
-    `cell_backward` for `merged_B`).
-    """
     count, hidden = plain_NH.shape
     out_NX = plain_NH.new_empty(count, 2 * hidden)
     # Blocks of 32 rows take 104 KB of shared memory, more than some devices have.

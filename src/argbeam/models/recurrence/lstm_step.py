@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from argbeam.models.noise import Noise
-from argbeam.models.recurrence import plain_steps
+from argbeam.models.recurrence import steps as recurrence_steps
 from argbeam.models.recurrence.stepwise import StepLinear
 from argbeam.models.state import Places, State
 
@@ -61,7 +61,7 @@ def with_noise(x_NH: Tensor, noise_BTH: Tensor | None, time: int, places: Places
     if noise_BTH is None:
         return x_NH
     noise_BH = noise_BTH[:, time]
-    return plain_steps.with_noise(x_NH, noise_BH if places is None else noise_BH[places.sentence_X])
+    return recurrence_steps.with_noise(x_NH, noise_BH if places is None else noise_BH[places.place_X // places.lanes])
 
 
 def in_autocast(x: Tensor) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from argbeam.models.products import linear
+from argbeam.models.recurrence.steps import linear
 
 _Tape = list[tuple[Tensor, ...]]
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from argbeam.models.recurrence.parts import CellGrad, CellOut
+from argbeam.models.recurrence.steps import CellGrad, CellOut, TokenVectors
 from argbeam.runtime.triton_guard import products
 
 
@@ -23,35 +23,32 @@ def cell(
     c_NH: Tensor,
     recurrent_GH: Tensor,
     fed_NA: Tensor | None = None,
-    fed_GA: Tensor | None = None,
     fed_noise_BA: Tensor | None = None,
     fed_moves: bool = True,
-    tokens_N: Tensor | None = None,
-    table_VE: Tensor | None = None,
-    embedding_GE: Tensor | None = None,
+    tokens: TokenVectors | None = None,
+    input_GI: Tensor | None = None,
     rows_N: Tensor | None = None,
 ) -> CellOut:
-    """`base_NG` may be a bias of one row. What is fed comes from the row's source as h and c do, if it `fed_moves`."""
     count = rows_N.shape[0] if rows_N is not None else h_NH.shape[0]
     hidden = recurrent_GH.shape[1]
-    assert all(x is None or x.is_contiguous() for x in (tokens_N, table_VE, rows_N)) and base_NG.stride(-1) == 1
+    # Tokens are often a column of a table, which a kernel cannot read.
+    read, table = (h_NH, h_NH) if tokens is None else (tokens.tokens_N.contiguous(), tokens.table_VE)
+    assert all(x is None or x.is_contiguous() for x in (table, rows_N)) and base_NG.stride(-1) == 1
     out = CellOut(*(h_NH.new_empty(count, n * hidden) for n in (1, 1, 4)))
     rows = 16 if count <= 128 else 32 if count <= 256 else 64
     nothing = h_NH
     fed: Any = nothing if fed_NA is None else fed_NA
-    fed_weight: Any = nothing if fed_GA is None else fed_GA
     noise: Any = nothing if fed_noise_BA is None else fed_noise_BA
-    tokens: Any = nothing if tokens_N is None else tokens_N
-    table: Any = nothing if table_VE is None else table_VE
-    embedding: Any = nothing if embedding_GE is None else embedding_GE
+    weight: Any = nothing if input_GI is None else input_GI
+    vectors = 0 if tokens is None else table.shape[1]
     _cell[(-(-count // rows), -(-hidden // 16))](
         base_NG, base_NG.stride(0) if base_NG.dim() == 2 and base_NG.shape[0] > 1 else 0,
-        tokens, table, embedding, embedding.stride(0),
-        fed, fed.stride(0), fed_weight, fed_weight.stride(0), noise, noise.stride(0),
+        read, table, weight, weight.stride(0),
+        fed, fed.stride(0), weight[:, vectors:], weight.stride(0), noise, noise.stride(0),
         count if fed_noise_BA is None else count // fed_noise_BA.shape[0],
         nothing if rows_N is None else rows_N, h_NH, h_NH.stride(0), c_NH, c_NH.stride(0),
         recurrent_GH, recurrent_GH.stride(0), out.h_NH, out.c_NH, out.gates_NG, count,
-        H=hidden, E=0 if tokens_N is None else table.shape[1], A=0 if fed_NA is None else fed_NA.shape[1],
+        H=hidden, E=vectors, A=0 if fed_NA is None else fed_NA.shape[1],
         NOISE=fed_noise_BA is not None, MOVES=fed_moves, ROWS=rows_N is not None,
         BLOCK_N=rows, BLOCK_H=16, BLOCK_K=64, PRECISION=products(), num_warps=2 if rows == 16 else 4,
     )  # fmt: skip
@@ -151,7 +148,7 @@ def cell_backward(
     weight_GX: Tensor,
     gates_out_NG: Tensor,
 ) -> CellGrad:
-    """As in `plain_steps`. The product is torch's own: fused, every block of its columns would do the gates again."""
+    # The product is torch's own: fused, every block of its columns would do the gates again.
     count, hidden = c_NH.shape
     assert all(x is None or x.is_contiguous() for x in (grad_c_NH, merged_B, gates_NG, c_NH, rows_N, gates_out_NG))
     grad_c = torch.empty_like(c_NH)

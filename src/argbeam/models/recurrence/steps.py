@@ -1,0 +1,378 @@
+"""One step of a recurrent decoder, and its parts: a plain and a Triton version of each.
+
+    gates = base + [e(y); x] Wi' + h Wr'          cell: an LSTM cell; x is what is fed, e(y) a token's vector
+    i, f, o = sigmoid(gates), g = tanh(gates)
+    c = f c + i g,  h = o tanh(c)
+    alpha = softmax(h K'),  a = alpha M           attention over a sentence's memory M with keys K, padding left out
+    u = tanh([a; h] Wc'),  o = u * noise          combine: the output vector
+
+Letters: N rows, the same number of each of the B sentences; G = 4H gates in the order i, f, g, o; S source tokens;
+A units of x, E of a token's vector, I = E + A; X = two widths side by side. Noise is one row per sentence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from argbeam.models.state import Places
+
+# On two cores a BLAS cut products of few rows badly, and took up to three times the time of the same product turned
+# round; on one core the two were equal. Between these bounds both give the same bits.
+_FEW, _MANY = 12, 64
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The memory of each sentence."""
+
+    keys_BSH: Float[Tensor, "B S H"]
+    memory_BSH: Float[Tensor, "B S H"]
+    padding_BS: Bool[Tensor, "B S"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A decoder's weights by layer. The first of `inputs` has the columns of token vectors, unless their share of the
+    gates is given, then those of the output vector that is fed back, if it is."""
+
+    inputs: Sequence[Float[Tensor, "G _"]]
+    recurrent: Sequence[Float[Tensor, "G H"]]
+    bias: Sequence[Float[Tensor, " G"]]
+    combine_HX: Float[Tensor, "H X"]
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Dropout at every step: on the input of each layer, and last on the output vector; None where there is none."""
+
+    masks: Sequence[Float[Tensor, "B T H"] | None]
+
+    def at(self, time: int, places: Places | None = None) -> list[Tensor | None]:
+        """The masks of one step, one row per sentence, or one for each of these places."""
+        noise = [None if mask_BTH is None else mask_BTH[:, time] for mask_BTH in self.masks]
+        if places is None:
+            return noise
+        sentence_X = places.place_X // places.lanes
+        return [None if noise_BH is None else noise_BH[sentence_X] for noise_BH in noise]
+
+    def since(self, time: int) -> "Masks":
+        """The masks of all steps from this one."""
+        return Masks([None if mask_BTH is None else mask_BTH[:, time:] for mask_BTH in self.masks])
+
+
+class DecoderState(NamedTuple):
+    """h and c of each layer, and the output vector."""
+
+    h: Sequence[Tensor]
+    c: Sequence[Tensor]
+    output_NH: Tensor
+
+
+class TokenVectors(NamedTuple):
+    """Tokens to read, and the table of their vectors."""
+
+    tokens_N: Tensor
+    table_VE: Tensor
+
+
+class CellOut(NamedTuple):
+    """h, c, and i, f, g, o side by side."""
+
+    h_NH: Tensor
+    c_NH: Tensor
+    gates_NG: Tensor
+
+
+class CellGrad(NamedTuple):
+    """Gradient of c before the step, and of x and h before the step, side by side."""
+
+    c_NH: Tensor
+    before_NX: Tensor
+
+
+class Combined(NamedTuple):
+    """The output vector, before and after noise."""
+
+    plain_NH: Tensor
+    output_NH: Tensor
+
+
+class Stepped(NamedTuple):
+    """Each layer's cell, the context and its weights, the output vector."""
+
+    cells: list[CellOut]
+    context_NH: Tensor
+    weight_NS: Tensor
+    combined: Combined
+
+
+def decoder_step(
+    steps: "Steps",
+    weights: Weights,
+    attended: Attended,
+    before: DecoderState,
+    *,
+    base_NG: Float[Tensor, "*N G"],
+    noise: Sequence[Float[Tensor, "B H"] | None],
+    tokens: TokenVectors | None = None,
+    rows_N: Int[Tensor, " N"] | None = None,
+    places: Places | None = None,
+) -> Stepped:
+    """Cells, attention, combine. `noise` is on the input of each layer, and last on the output vector.
+
+    `base_NG` and `rows_N` are those of `cell` in the first layer. With `places` the rows are those alone, of each
+    sentence some, and noise has a row for each.
+    """
+    fed = weights.inputs[0].shape[1] > (0 if tokens is None else tokens.table_VE.shape[1])
+    x_NA = before.output_NH if fed else None
+    cells: list[CellOut] = []
+    for i, recurrent_GH in enumerate(weights.recurrent):
+        cells.append(
+            steps.cell(
+                base_NG=weights.bias[i] if i else base_NG,
+                h_NH=before.h[i],
+                c_NH=before.c[i],
+                recurrent_GH=recurrent_GH,
+                fed_NA=x_NA,
+                fed_noise_BA=noise[i],
+                fed_moves=i == 0,
+                tokens=None if i else tokens,
+                input_GI=weights.inputs[i],
+                rows_N=rows_N,
+            )
+        )
+        x_NA = h_NH = cells[-1].h_NH
+    query_NH = h_NH
+    if places is not None:  # attention takes as many rows of each sentence
+        grid_NH = h_NH.new_zeros(attended.padding_BS.shape[0] * places.lanes, h_NH.shape[1])
+        query_NH = grid_NH.index_copy_(0, places.place_X, h_NH)
+    context_NH, weight_NS = steps.attention(query_NH, attended.keys_BSH, attended.memory_BSH, attended.padding_BS)
+    if places is not None:
+        context_NH = context_NH.index_select(0, places.place_X)
+    return Stepped(cells, context_NH, weight_NS, steps.combine(context_NH, h_NH, weights.combine_HX, noise[-1]))
+
+
+class Steps(Protocol):
+    """One version of the parts: `PlainSteps` runs anywhere, `KernelSteps` where `triton_guard` says so."""
+
+    def cell(
+        self,
+        *,
+        base_NG: Float[Tensor, "*N G"],
+        h_NH: Float[Tensor, "M H"],
+        c_NH: Float[Tensor, "M H"],
+        recurrent_GH: Float[Tensor, "G H"],
+        fed_NA: Float[Tensor, "M A"] | None = None,
+        fed_noise_BA: Float[Tensor, "B A"] | None = None,
+        fed_moves: bool = True,
+        tokens: TokenVectors | None = None,
+        input_GI: Float[Tensor, "G I"] | None = None,
+        rows_N: Int[Tensor, " N"] | None = None,
+    ) -> CellOut:
+        """`base_NG` is a bias, or the gates' share of inputs that are known before the step.
+
+        With `rows_N` row n reads the state of row `rows_N[n]`, and what is fed too if it `fed_moves` with the state.
+        """
+
+    def cell_backward(
+        self,
+        *,
+        grad_h_NH: Float[Tensor, "N H"],
+        grad_h_noise_BH: Float[Tensor, "B H"] | None,
+        carried_h_NH: Float[Tensor, "N H"],
+        carried_c_NH: Float[Tensor, "N H"],
+        grad_c_NH: Float[Tensor, "N H"] | None,
+        merged_B: Bool[Tensor, " B"] | None,
+        gates_NG: Float[Tensor, "N G"],
+        c_NH: Float[Tensor, "N H"],
+        before_NH: Float[Tensor, "N H"],
+        rows_N: Int[Tensor, " N"] | None,
+        weight_GX: Float[Tensor, "G X"],
+        gates_out_NG: Float[Tensor, "N G"],
+    ) -> CellGrad:
+        """`carried_*` are gradients from the step after. Where `merged_B` is true, both rows of a pair were read from
+        the first one there, which gets the gradient of both.
+
+        `before_NH` is c before the step, read through `rows_N`; `weight_GX` is [Wi, Wr] without the columns of token
+        vectors. The gradient of the gates is written to `gates_out_NG`.
+        """
+
+    def attention(
+        self,
+        query_NH: Float[Tensor, "N H"],
+        keys_BSH: Float[Tensor, "B S H"],
+        memory_BSH: Float[Tensor, "B S H"],
+        padding_BS: Bool[Tensor, "B S"],
+    ) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N S"]]:
+        """a and alpha."""
+
+    def attention_backward(
+        self,
+        grad_NX: Float[Tensor, "N X"],
+        keys_BSH: Float[Tensor, "B S H"],
+        memory_BSH: Float[Tensor, "B S H"],
+        weight_NS: Float[Tensor, "N S"],
+        match_out_NS: Float[Tensor, "N S"],
+    ) -> Float[Tensor, "N H"]:
+        """The gradient of the query from [gradient of a; the query's own from elsewhere], `grad_NX`. The gradient of
+        the query's products with the keys is written to `match_out_NS`."""
+
+    def combine(
+        self,
+        context_NH: Float[Tensor, "N H"],
+        h_NH: Float[Tensor, "N H"],
+        weight_HX: Float[Tensor, "H X"],
+        noise_BH: Float[Tensor, "B H"] | None,
+    ) -> Combined:
+        """u and o from a and h."""
+
+    def combine_backward(
+        self,
+        grad_NH: Float[Tensor, "N H"],
+        carried_NH: Float[Tensor, "N H"],
+        merged_B: Bool[Tensor, " B"] | None,
+        plain_NH: Float[Tensor, "N H"],
+        noise_BH: Float[Tensor, "B H"] | None,
+        weight_HX: Float[Tensor, "H X"],
+        total_out_NH: Float[Tensor, "N H"],
+    ) -> Float[Tensor, "N X"]:
+        """The gradient of [a; h]. o gets `grad_NH` from the scores and `carried_NH` from the step after, to which it
+        is fed (`merged_B` as in `cell_backward`). The gradient under the tanh is written to `total_out_NH`."""
+
+
+class PlainSteps:
+    """The parts in plain torch."""
+
+    @staticmethod
+    def cell(
+        *,
+        base_NG: Tensor,
+        h_NH: Tensor,
+        c_NH: Tensor,
+        recurrent_GH: Tensor,
+        fed_NA: Tensor | None = None,
+        fed_noise_BA: Tensor | None = None,
+        fed_moves: bool = True,
+        tokens: TokenVectors | None = None,
+        input_GI: Tensor | None = None,
+        rows_N: Tensor | None = None,
+    ) -> CellOut:
+        if rows_N is not None:
+            h_NH, c_NH = h_NH.index_select(0, rows_N), c_NH.index_select(0, rows_N)
+            if fed_NA is not None and fed_moves:
+                fed_NA = fed_NA.index_select(0, rows_N)
+        gates_NG = linear(h_NH, recurrent_GH, base_NG)
+        inputs = [] if tokens is None else [F.embedding(tokens.tokens_N, tokens.table_VE)]
+        inputs += [] if fed_NA is None else [with_noise(fed_NA, fed_noise_BA)]
+        if inputs and input_GI is not None:
+            gates_NG = linear(torch.cat(inputs, 1) if len(inputs) > 1 else inputs[0], input_GI, gates_NG)
+        gates_NG, hidden = gates_NG.contiguous(), recurrent_GH.shape[1]
+        gates_NG[:, : 2 * hidden].sigmoid_()
+        gates_NG[:, 2 * hidden : 3 * hidden].tanh_()
+        gates_NG[:, 3 * hidden :].sigmoid_()
+        in_NH, forget_NH, cell_NH, out_NH = gates_NG.chunk(4, 1)
+        c_NH = torch.addcmul(in_NH * cell_NH, forget_NH, c_NH)
+        return CellOut(out_NH * c_NH.tanh(), c_NH, gates_NG)
+
+    @staticmethod
+    def cell_backward(
+        *,
+        grad_h_NH: Tensor,
+        grad_h_noise_BH: Tensor | None,
+        carried_h_NH: Tensor,
+        carried_c_NH: Tensor,
+        grad_c_NH: Tensor | None,
+        merged_B: Tensor | None,
+        gates_NG: Tensor,
+        c_NH: Tensor,
+        before_NH: Tensor,
+        rows_N: Tensor | None,
+        weight_GX: Tensor,
+        gates_out_NG: Tensor,
+    ) -> CellGrad:
+        d_h = with_noise(grad_h_NH, grad_h_noise_BH) + _merged(carried_h_NH, merged_B)
+        d_c = _merged(carried_c_NH, merged_B)
+        if grad_c_NH is not None:
+            d_c = d_c + grad_c_NH
+        if rows_N is not None:
+            before_NH = before_NH.index_select(0, rows_N)
+        in_NH, forget_NH, cell_NH, out_NH = gates_NG.chunk(4, 1)
+        bent_NH = c_NH.tanh()
+        d_c = torch.addcmul(d_c, d_h * out_NH, 1 - bent_NH * bent_NH)
+        d_in, d_forget, d_cell, d_out = gates_out_NG.chunk(4, 1)
+        torch.mul(d_c * cell_NH, in_NH * (1 - in_NH), out=d_in)
+        torch.mul(d_c * before_NH, forget_NH * (1 - forget_NH), out=d_forget)
+        torch.mul(d_c * in_NH, 1 - cell_NH * cell_NH, out=d_cell)
+        torch.mul(d_h * bent_NH, out_NH * (1 - out_NH), out=d_out)
+        return CellGrad(d_c * forget_NH, gates_out_NG @ weight_GX)
+
+    @staticmethod
+    def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
+        query_BRH = query_NH.view(keys_BSH.shape[0], -1, query_NH.shape[1])
+        match_BRS = torch.bmm(query_BRH, keys_BSH.transpose(1, 2))
+        weight_BRS = match_BRS.masked_fill_(padding_BS[:, None], -torch.inf).softmax(-1)
+        return torch.bmm(weight_BRS, memory_BSH).flatten(0, 1), weight_BRS.flatten(0, 1)
+
+    @staticmethod
+    def attention_backward(
+        grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
+    ) -> Tensor:
+        sentences, hidden = keys_BSH.shape[0], keys_BSH.shape[2]
+        grad_BRX = grad_NX.view(sentences, -1, 2 * hidden)
+        weight_BRS = weight_NS.view(sentences, -1, weight_NS.shape[1])
+        d_weight_BRS = torch.bmm(grad_BRX[..., :hidden], memory_BSH.transpose(1, 2))
+        # Padding has weight 0, so its gradient is 0 as well.
+        d_match_BRS = weight_BRS * (d_weight_BRS - (weight_BRS * d_weight_BRS).sum(-1, keepdim=True))
+        match_out_NS.copy_(d_match_BRS.flatten(0, 1))
+        return torch.baddbmm(grad_BRX[..., hidden:], d_match_BRS, keys_BSH).flatten(0, 1)
+
+    @staticmethod
+    def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
+        plain_NH = linear(torch.cat([context_NH, h_NH], 1), weight_HX, None).contiguous().tanh_()
+        return Combined(plain_NH, with_noise(plain_NH, noise_BH))
+
+    @staticmethod
+    def combine_backward(
+        grad_NH: Tensor,
+        carried_NH: Tensor,
+        merged_B: Tensor | None,
+        plain_NH: Tensor,
+        noise_BH: Tensor | None,
+        weight_HX: Tensor,
+        total_out_NH: Tensor,
+    ) -> Tensor:
+        d_output_NH = with_noise(grad_NH + _merged(carried_NH, merged_B), noise_BH)
+        torch.mul(d_output_NH, 1 - plain_NH * plain_NH, out=total_out_NH)
+        return total_out_NH @ weight_HX
+
+
+def linear(
+    x_NI: Float[Tensor, "N I"], weight_OI: Float[Tensor, "O I"], base_NO: Float[Tensor, "*N O"] | None
+) -> Float[Tensor, "N O"]:
+    """x W' + base, a bias or a row each. On a CPU the result of few rows lies in memory column by column."""
+    if x_NI.is_cuda or not _FEW <= x_NI.shape[0] < _MANY:
+        return x_NI.mm(weight_OI.T) if base_NO is None else torch.addmm(base_NO, x_NI, weight_OI.T)
+    if base_NO is None:
+        return weight_OI.mm(x_NI.T).T
+    return torch.addmm(base_NO[:, None] if base_NO.dim() == 1 else base_NO.T, weight_OI, x_NI.T).T
+
+
+def _merged(carried_NH: Tensor, merged_B: Tensor | None) -> Tensor:
+    """The gradient of a merged pair, all of it at the first row."""
+    if merged_B is None:
+        return carried_NH
+    first_BH, second_BH = carried_NH.view(-1, 2, carried_NH.shape[1]).unbind(1)
+    moved_BH = second_BH * merged_B[:, None]
+    return torch.stack([first_BH + moved_BH, second_BH - moved_BH], 1).flatten(0, 1)
+
+
+def with_noise(x_NH: Tensor, noise_BH: Tensor | None) -> Tensor:
+    """One mask for all rows of a sentence."""
+    if noise_BH is None:
+        return x_NH
+    return (x_NH.view(noise_BH.shape[0], -1, x_NH.shape[1]) * noise_BH[:, None]).flatten(0, 1)
