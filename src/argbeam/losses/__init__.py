@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from argbeam import settings
 from argbeam.losses.bso import (
     Bso,
     Cost,
@@ -24,6 +23,7 @@ from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedu
 from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
 from argbeam.search.score_rules import LastScore, ScoreSum
 from argbeam.search.stop_rules import STOPS
+from argbeam.settings import losses as settings
 from argbeam.tasks.contract import Task
 
 COSTS: dict[str, Cost] = {

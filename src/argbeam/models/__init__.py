@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from argbeam import settings
 from argbeam.errors import CheckpointError
 from argbeam.models.contract import Model, Network
 from argbeam.models.conv import ConvSeq2Seq
 from argbeam.models.language_model import LstmLanguageModel
 from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.settings import recipe as settings
 
 
 def make_model(model: settings.Model, *, source_vocabulary: int, target_vocabulary: int) -> Network:

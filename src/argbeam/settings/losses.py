@@ -33,10 +33,9 @@ class SearchLoss(SequenceLoss):
 
     @model_validator(mode="after")
     def _beams_ordered(self) -> "SearchLoss":
-        if self.start_beam > self.train_beam:
-            raise ValueError(
-                f"start_beam = {self.start_beam} is more than train_beam = {self.train_beam}; it must not be"
-            )
+        first, last = self.start_beam, self.train_beam
+        if first > last:
+            raise ValueError(f"start_beam = {first} is more than train_beam = {last}; it must not be")
         return self
 
 

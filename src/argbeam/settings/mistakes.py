@@ -68,11 +68,6 @@ def _locate(loc: Sequence[str | int]) -> _Place:
     return _Place(tuple(keys), annotation, field, owner)
 
 
-# Words for a choice that has another name.
-_MEANT = {"gpu": "cuda"}
-_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
-
-
 def _explain(error: ErrorDetails, place: _Place) -> str:
     key, value = dotted(place.keys), error["input"]
     match error["type"]:
@@ -80,17 +75,16 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
             return f"unknown key {key}{hint(place.keys, list(place.owner.model_fields))}"
         case "missing" | "union_tag_not_found":
             return f"missing key {key}, {accepted(place.annotation, place.field)}"
-        case "union_tag_invalid" | "literal_error" as kind:
-            found = value["kind"] if kind == "union_tag_invalid" else value
-            return f"{key} = {_literal(found)}: {_choice(found, get_args(place.annotation))}"
+        case "union_tag_invalid":
+            return _unknown_choice(key, value["kind"], get_args(place.annotation))
+        case "literal_error":
+            return _unknown_choice(key, value, get_args(place.annotation))
         case "value_error":
-            reason = str(error["ctx"]["error"])
-            if not key:
-                return reason
-            return f"{key}: {reason}" if isinstance(value, dict) else f"{key} = {_literal(value)}: {reason}"
+            reason, shown = error["ctx"]["error"], "" if isinstance(value, dict) else f" = {_literal(value)}"
+            return f"{key}{shown}: {reason}" if key else str(reason)
         case "too_short":
             return f"{key} is empty: at least one is needed"
-        case name if name in _BOUNDS and place.field:
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal" if place.field:
             return f"{key} = {_literal(value)}: must be {bounds_of(place.field)}"
         case "finite_number":
             return f"{key} = {_literal(value)}: must be a finite number"
@@ -102,10 +96,10 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
     return f"{key} = {_literal(value)}: {found}" if key else found
 
 
-def _choice(value: Any, choices: Sequence[str]) -> str:
-    meant = _MEANT.get(value, value) if isinstance(value, str) else ""
-    near = difflib.get_close_matches(meant, choices, 1)
-    return f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+def _unknown_choice(key: str, value: Any, choices: Sequence[str]) -> str:
+    near = difflib.get_close_matches("cuda" if value == "gpu" else str(value), choices, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"{key} = {_literal(value)}: must be one of {', '.join(choices)}{meant}"
 
 
 def hint(keys: Sequence[str], known: list[str]) -> str:

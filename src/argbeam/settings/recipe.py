@@ -27,10 +27,9 @@ class Text(Settings):
 
     @model_validator(mode="after")
     def _lengths_ordered(self) -> "Text":
-        if self.min_length > self.max_length:
-            raise ValueError(
-                f"min_length = {self.min_length} is more than max_length = {self.max_length}; nothing fits"
-            )
+        least, most = self.min_length, self.max_length
+        if least > most:
+            raise ValueError(f"min_length = {least} is more than max_length = {most}; nothing fits")
         return self
 
 
@@ -85,12 +84,9 @@ class ConvModel(ModelSizes):
     )
 
 
-def _with_kind(model: Any) -> Any:
-    """The paper's model is the default kind."""
-    return {"kind": "lstm", **model} if isinstance(model, dict) else model
-
-
-Model = Annotated[LstmModel | LstmLmModel | ConvModel, Field(discriminator="kind"), BeforeValidator(_with_kind)]
+# The paper's model is the default kind.
+_with_kind = BeforeValidator(lambda model: {"kind": "lstm", **model} if isinstance(model, dict) else model)
+Model = Annotated[LstmModel | LstmLmModel | ConvModel, Field(discriminator="kind"), _with_kind]
 
 
 class AdagradOptimizer(Settings):

@@ -32,14 +32,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def parse_recipe(mapping: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
     """The recipe in a mapping as tomllib returns it; `where` starts the error messages."""
-    merged, overridden = dict(mapping), []
+    merged = dict(mapping)
     for override in overrides:
-        keys, value = _parse_override(override)
-        merged = _put(merged, keys, value, done=(), override=override)
-        overridden.append(keys)
+        merged = _put(merged, *_parse_override(override), override)
     try:
         return Recipe.model_validate(merged)
     except ValidationError as error:
+        overridden = [_parse_override(override)[0] for override in overrides]
         raise ConfigError(first_mistake(error.errors(include_url=False), where, overridden)) from None
 
 
@@ -132,20 +131,20 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     return keys, value if isinstance(table["value"], datetime.date | datetime.time) else table["value"]
 
 
-def _put(
-    table: dict[str, Any], keys: tuple[str, ...], value: Any, *, done: tuple[str, ...], override: str
-) -> dict[str, Any]:
-    """A copy of `table` with `value` at `keys` and new tables where one is missing; `done` are the keys above."""
-    head, *rest = keys
-    if not rest:
-        return {**table, head: value}
-    above, inner = (*done, head), table.get(head, {})
-    if not isinstance(inner, dict):
-        raise ConfigError(f"--set {clipped(override)}: {dotted(above)} is {kind_of(inner)}, accepted: a table")
-    # An unknown stage is a slip far more often than a new stage given key by key.
-    if done == ("stages",) and head not in table:
-        raise ConfigError(f"--set {clipped(override)}: unknown key {dotted(above)}{hint(above, list(table))}")
-    return {**table, head: _put(inner, tuple(rest), value, done=above, override=override)}
+def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any, override: str) -> dict[str, Any]:
+    """A copy of `table` with `value` at `keys`, and new tables where one is missing."""
+    copy = inner = {**table}
+    for depth, key in enumerate(keys[:-1]):
+        below, above = inner.get(key, {}), keys[: depth + 1]
+        if not isinstance(below, dict):
+            raise ConfigError(f"--set {clipped(override)}: {dotted(above)} is {kind_of(below)}, accepted: a table")
+        # An unknown stage is a slip far more often than a new stage given key by key.
+        if depth == 1 and keys[0] == "stages" and key not in inner:
+            raise ConfigError(f"--set {clipped(override)}: unknown key {dotted(above)}{hint(above, list(inner))}")
+        inner[key] = {**below}
+        inner = inner[key]
+    inner[keys[-1]] = value
+    return copy
 
 
 def _json(value: Any) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from argbeam import settings
 from argbeam.data.generated import corpus
 from argbeam.data.readers.conll import Flavour, Tree, stream_conll
 from argbeam.data.readers.text import TextPair, stream_parallel, stream_text, stream_tsv
 from argbeam.errors import DataError
+from argbeam.settings import data as settings
 from argbeam.tasks.iwslt import prepared
 
 TreeData = settings.GeneratedData | settings.ConlluData | settings.ConllxData

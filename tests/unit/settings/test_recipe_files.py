@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from argbeam.errors import ConfigError
-from argbeam.settings import BsoLoss, ConvModel, GeneratedData, LstmLmModel, LstmModel, Recipe
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Recipe
+from argbeam.settings.data import GeneratedData
 from argbeam.settings.listing import describe
+from argbeam.settings.losses import BsoLoss
 from argbeam.settings.recipe_files import (
     difference,
     in_short,

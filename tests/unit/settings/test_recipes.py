@@ -12,7 +12,7 @@ import pytest
 
 from argbeam.data.generated.corpus import FORMATS, GeneratedSentence, sentences
 from argbeam.runs.load import load
-from argbeam.settings import ModelSizes, Recipe
+from argbeam.settings.recipe import ModelSizes, Recipe
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.settings.shipped import purpose, shipped_recipes
 from small_runs import finish, progress_of, texts
