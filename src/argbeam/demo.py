@@ -8,9 +8,9 @@ from argbeam.errors import ArgbeamError
 from argbeam.reports.progress import note
 from argbeam.reports.report import read_runs, score_tables, write_report
 from argbeam.reports.table import table
-from argbeam.reproduce.campaign import find_machine, write_recipe
-from argbeam.reproduce.runner import run_steps
-from argbeam.reproduce.steps import Folders, Step
+from argbeam.reproduce.campaign import write_recipe
+from argbeam.reproduce.folder import LOGS
+from argbeam.reproduce.runner import Step, find_machine, run_steps
 from argbeam.runs.layout import is_trained
 from argbeam.runs.score import open_run, score_run
 from argbeam.runs.session import train_run
@@ -76,16 +76,17 @@ def demo_recipes(out: Path, *, seed: int, overrides: Sequence[str] = ()) -> dict
 
 def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> int:
     """Train in processes of their own, which say here what they do; return the signal that stopped them, or 0."""
-    folders, steps = Folders(out), []
+    steps = []
     for name, recipe in recipes.items():
-        write_recipe(folders.recipe(name), recipe, purpose=f"{name} of the demo.")
+        path = write_recipe(out, name, recipe, purpose=f"{name} of the demo.")
         first = Path(recipe.start).name if recipe.start else ""
         needs = (first,) if first in recipes else ()
-        steps.append(Step(name, ("run", str(folders.recipe(name)), str(out / name)), needs=needs))
-    outcome = run_steps(steps, folders, find_machine(jobs), _following([folders.log(name) for name in recipes]))
+        steps.append(Step(name, ("run", str(path), str(out / name)), needs=needs))
+    logs = {name: out / LOGS / f"{name}.log" for name in recipes}
+    outcome = run_steps(steps, out / LOGS, find_machine(jobs), _following(list(logs.values())))
     if outcome.failed and not outcome.signal:
-        name, said = next(iter(outcome.failed.items()))
-        raise ArgbeamError(f"{name}: {said} ({folders.log(name)})")
+        name, reason = next(iter(outcome.failed.items()))
+        raise ArgbeamError(f"{name}: {reason} ({logs[name]})")
     return outcome.signal
 
 

@@ -201,10 +201,10 @@ def reproduce(
 ) -> None:
     """Run what the paper's tables need, score it, and set the tables beside the paper's. Goes on after a stop."""
     from argbeam.reports.progress import note
-    from argbeam.reproduce.campaign import Request, prepare_campaign, run_campaign, show_plan
+    from argbeam.reproduce.campaign import ReproduceRequest, prepare_campaign, run_campaign, show_plan
 
     _refuse_group("reproduce")
-    request = Request(tuple(tables or ()), data, out, seeds, jobs, tuple(sets or ()))
+    request = ReproduceRequest(tuple(tables or ()), data, out, seeds, tuple(sets or ()))
     campaign = prepare_campaign(request)
     for line in campaign.notes:
         note(line)

@@ -48,17 +48,32 @@ class EpochRow:
 
 @dataclass(frozen=True)
 class StageRow:
-    """A line of records.jsonl for a finished stage."""
+    """A line of records.jsonl for a finished stage; `value` is the kept epoch's dev figure, `keep` says which."""
 
     stage: str
     epochs: int
     kept_epoch: int
     seconds: float
+    keep: str = ""
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """The scores of sentences of `first` to `last` words; None: and longer."""
+
+    first: int
+    last: int | None
+    sentences: int
+    scores: dict[str, float]
 
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """A line of evaluations.jsonl: the scores of a split at a beam, with their signature."""
+    """A line of evaluations.jsonl: the scores of a split at a beam, with their signature.
+
+    `by_length` is filled where `argbeam reproduce` scored the run.
+    """
 
     task: str
     split: str
@@ -76,6 +91,7 @@ class EvaluationRow:
     unfinished: int
     dead: int
     length_power_from: str = "recipe"  # missing in records of early versions
+    by_length: list[LengthScore] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

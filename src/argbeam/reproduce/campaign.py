@@ -1,66 +1,85 @@
 """`argbeam reproduce`: from the names of tables to a plan, its runs, and the report."""
 
 import difflib
-import itertools
-import json
-import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from argbeam.errors import ArgbeamError, ConfigError
-from argbeam.files import write_atomic
-from argbeam.reports.progress import note
+from argbeam.files import read_records, write_atomic
+from argbeam.reports.progress import duration, note
 from argbeam.reports.table import table
-from argbeam.reproduce.corpora import GENERATED, Corpus, Found, find_corpora
+from argbeam.reproduce.corpora import GENERATED, Corpus, FoundCorpora, find_corpora, prepare_corpus
 from argbeam.reproduce.experiments import EXPERIMENTS, TIMING, Experiment
+from argbeam.reproduce.folder import (
+    DATA,
+    LOGS,
+    PLAN,
+    RECIPES,
+    RUNS,
+    TIMING_FILE,
+    RunSummary,
+    plan_record,
+    read_plan,
+    read_summaries,
+    write_plan,
+    write_summaries,
+)
 from argbeam.reproduce.page import write_page
-from argbeam.reproduce.plan import Plan, PlannedRun, make_plan
-from argbeam.reproduce.plan_file import merged_record, plan_record, read_plan, write_plan
-from argbeam.reproduce.runner import Machine, only_process, run_steps
-from argbeam.reproduce.scores import read_scores
-from argbeam.reproduce.steps import Folders, Step, remaining_steps
-from argbeam.reproduce.watch import is_trained, watching
-from argbeam.runs.layout import is_made_here
+from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, make_plan, runs_left
+from argbeam.reproduce.runner import Show, Step, find_machine, run_steps
+from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import difference, in_short, read_recipe_json, recipe_to_toml
+from argbeam.settings.recipe_files import difference, in_short, parse_recipe, read_recipe_json, recipe_to_toml
 from argbeam.settings.shipped import shipped_recipes
-from argbeam.tasks.iwslt import prepared
 
 # Batch, source, target, vocabulary, layers, hidden: the translation recipe's shape, and one for the generated corpus.
 _SHAPE, _SMALL_SHAPE = (64, 24, 24, 22822, 1, 256), (16, 12, 12, 1000, 1, 48)
 _ROUNDS, _SMALL_ROUNDS = 20, 3
-# Eight runs keep an H200 busy. Most of them take up to 5 GiB, but parsing's cross-entropy takes 17 and its CRF 12.
-_JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 10 * 2**30
+# Seconds between two reports of progress, on a terminal and elsewhere.
+_STATUS_EVERY, _LINE_EVERY = 2.0, 30.0
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked for. No tables: all whose corpora are there. `jobs` 0: as many as the machine is good for."""
+class ReproduceRequest:
+    """The arguments of the command. No tables: all whose corpora are there."""
 
     tables: tuple[str, ...]
     data: str
     out: Path
     seeds: int
-    jobs: int = 0
     sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A request made ready: its plan, and lines that a user should read."""
+    """A request made ready: its plan, its corpora, the arguments of the timing step (empty: none), and notes."""
 
-    plan: Plan
+    out: Path
+    plan: RunPlan
     corpora: dict[str, Corpus]
     timing: tuple[str, ...]
-    folders: Folders
     notes: tuple[str, ...]
 
+    def run_folder(self, name: str) -> Path:
+        return self.out / RUNS / name
 
-def prepare_campaign(request: Request) -> Campaign:
-    """Choose tables, find their corpora, plan; whatever a user has to mend is an error before anything runs."""
-    folders = Folders(request.out.resolve())
-    names = [one.name for one in EXPERIMENTS] + [TIMING]
+    def summaries(self) -> dict[str, RunSummary]:
+        return read_summaries(self.out, (run.name for run in self.plan.runs))
+
+    def left(self) -> dict[str, tuple[Scoring, ...]]:
+        """The runs to train or score, with their scorings."""
+        trained = {run.name for run in self.plan.runs if is_trained(self.run_folder(run.name))}
+        scored = {name: found.by_scoring for name, found in self.summaries().items()}
+        return runs_left(self.plan, trained=trained, scored=scored)
+
+
+def prepare_campaign(request: ReproduceRequest) -> Campaign:
+    """Choose tables, find their corpora, plan. Errors of the request are raised here, before anything runs."""
+    names = [*(one.name for one in EXPERIMENTS), TIMING]
     for name in request.tables:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
@@ -68,213 +87,202 @@ def prepare_campaign(request: Request) -> Campaign:
             raise ConfigError(f"{name}: no such table; {hint}accepted: {', '.join(names)}")
     if request.data != GENERATED and not Path(request.data).is_dir():
         raise ConfigError(f"--data {request.data}: no such folder; a folder of corpora, or {GENERATED}, is expected")
-    found = find_corpora(request.data, folders.data)
+    out = request.out.resolve()
+    found = find_corpora(request.data, out / DATA)
     chosen = [one for one in EXPERIMENTS if not request.tables or one.name in request.tables]
-    experiments = [one for one in chosen if one.corpus in found.corpora]
-    _need_corpora(request, chosen, found)
+    absent = [one for one in chosen if one.corpus not in found.corpora]
+    if absent and (request.tables or len(absent) == len(chosen)):
+        lines = "; or ".join(found.missing[absent[0].corpus])
+        raise ConfigError(f"{absent[0].name}: no corpus for it under {request.data}: {lines}")
+    experiments = [one for one in chosen if one not in absent]
     plan = make_plan(
         experiments,
         found.corpora,
         seeds=range(1, request.seeds + 1),
         recipes=shipped_recipes(),
-        folder=folders.runs,
+        folder=out / RUNS,
         sets=request.sets,
     )
-    _check_recipes(plan, folders)
-    wants_timing = not request.tables or TIMING in request.tables
-    used = {one.corpus for one in experiments}
-    return Campaign(
-        plan,
-        {kind: found.corpora[kind] for kind in used},
-        _timing(request, folders) if wants_timing else (),
-        folders,
-        tuple(_notes(chosen, found, plan)),
-    )
+    corpora = {one.corpus: found.corpora[one.corpus] for one in experiments}
+    timing = _timing(request, out / TIMING_FILE) if not request.tables or TIMING in request.tables else ()
+    campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found, plan)))
+    _check_recipes(campaign)
+    return campaign
 
 
 def show_plan(campaign: Campaign) -> None:
-    """The plan as a table, with what is done."""
-    plan, folders = campaign.plan, campaign.folders
-    needed = {step.run for step in _steps(campaign)}
-    rows = [[run.name, run.origin, run.start or "-", _scorings(run), _state(run, folders, needed)] for run in plan.runs]
+    """The plan as a table, with the state of each run."""
+    left, summaries = campaign.left(), campaign.summaries()
+    rows = []
+    for run in campaign.plan.runs:
+        scorings = ", ".join(map(str, run.scorings)) or "-"
+        rows.append(
+            [run.name, run.origin, run.start or "-", scorings, _state(campaign, run, summaries[run.name], left)]
+        )
     if campaign.timing:
-        state = "done" if folders.timing.exists() else "to do, alone"
+        state = "done" if (campaign.out / TIMING_FILE).exists() else "to do, alone"
         rows.append([TIMING, "argbeam bench", "-", "-", state])
-    table(("run", "recipe", "starts from", "scored on", "state"), rows, title=f"{len(rows)} runs under {folders.runs}")
-    for one in plan.tables:
+    title = f"{len(rows)} runs under {campaign.out / RUNS}"
+    table(("run", "recipe", "starts from", "scored on", "state"), rows, title=title)
+    for one in campaign.plan.tables:
         print(f"{one.name}: {one.title}, {one.corpus}, {one.split}: {'; '.join(row.label for row in one.rows)}")
 
 
 def run_campaign(campaign: Campaign, jobs: int) -> int:
     """Run what is left and write the report; return the signal that stopped it, or 0."""
-    folders = campaign.folders
-    with only_process(folders.out):
+    out = campaign.out
+    with lock_folder(out, doing="reproducing into this folder"):
         for corpus in campaign.corpora.values():
-            prepare_data(corpus, folders)
+            prepare_corpus(corpus, out / DATA)
         _write_plan(campaign)
-        machine = find_machine(jobs)
-        steps = _steps(campaign)
-        _make_way(steps, folders)
+        steps, machine = _steps(campaign), find_machine(jobs)
         note(f"{len(steps)} steps to do, up to {machine.jobs} side by side")
-        needed = {step.run for step in steps}
-        counted = tuple(run for run in campaign.plan.runs if run.scorings or run.name in needed)
-        with watching(replace(campaign.plan, runs=counted), folders) as show:
-            outcome = run_steps(steps, folders, machine, show)
+        with watching(campaign, [step.name for step in steps]) as show:
+            outcome = run_steps(steps, out / LOGS, machine, show)
         if outcome.signal:
             return outcome.signal
-        for path in write_page(folders.out, folders.out):
+        write_summaries(out)
+        for path in write_page(out, out):
             print(path)
         if outcome.failed:
-            name, said = next(iter(outcome.failed.items()))
+            name, reason = next(iter(outcome.failed.items()))
+            log = out / LOGS / f"{name}.log"
             raise ArgbeamError(
-                f"{len(outcome.failed)} of {len(steps)} steps failed; the first: {name}: {said} ({folders.log(name)})"
+                f"{len(outcome.failed)} of {len(steps)} steps failed; the first: {name}: {reason} ({log})"
             )
     return 0
 
 
-def find_machine(jobs: int) -> Machine:
-    """What this machine is good for: on CUDA runs share the devices, without it every one has a core."""
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    count = torch.cuda.device_count()
-    devices = tuple(visible.split(",")[:count]) if visible else tuple(str(number) for number in range(count))
-    cores = len(os.sched_getaffinity(0))
-    chosen = jobs or (_jobs_on_a_gpu(count) * len(devices) if devices else cores)
-    return Machine(chosen, devices, max(1, cores // chosen))
-
-
-def _jobs_on_a_gpu(count: int) -> int:
-    import torch
-
-    smallest = min(torch.cuda.get_device_properties(number).total_memory for number in range(count))
-    return max(1, min(_JOBS_ON_A_GPU, smallest // _MEMORY_OF_A_JOB))
-
-
-def write_recipe(path: Path, recipe: Recipe, *, purpose: str) -> None:
-    """The recipe as a file that a step reads."""
+def write_recipe(out: Path, run: str, recipe: Recipe, *, purpose: str) -> Path:
+    """Write the recipe of a run as a TOML file; return its path."""
+    path = out / RECIPES / f"{run}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, recipe_to_toml(recipe, purpose=purpose).encode())
+    return path
 
 
-def prepare_data(corpus: Corpus, folders: Folders) -> None:
-    """Write a corpus's prepared files, once for all runs; the last one written says that all are there."""
-    if not corpus.prepare:
-        return
-    folder = folders.data / corpus.name
-    last = folder / "prepared.json"
-    if last.exists():
-        return
-    note(f"{folder}: preparing {corpus.prepare}; this takes minutes")
-    found = prepared(Path(corpus.prepare))
-    folder.mkdir(parents=True, exist_ok=True)
-    counts = {}
-    for split, pairs in (("train", found.train), ("dev", found.dev), ("test", found.test)):
-        counts[split] = len(pairs)
-        for ending, lines in (("de", [p.source for p in pairs]), ("en", [p.target for p in pairs])):
-            write_atomic(folder / f"{split}.{ending}", "".join(f"{line}\n" for line in lines).encode())
-    write_atomic(last, json.dumps({"from": corpus.prepare, **counts, "left_out": found.left_out}).encode())
+def work_done(campaign: Campaign, left: Collection[str]) -> tuple[float, int]:
+    """The work of the campaign's runs that is done, and all of it. Runs in `left` count by their recorded epochs."""
+    done, total = 0.0, 0
+    for run in campaign.plan.runs:
+        if not run.scorings and run.name not in left:
+            continue  # a run that others start from, and that none of them needs
+        total += run.work
+        records = campaign.run_folder(run.name) / RECORDS
+        if run.name not in left or is_trained(records.parent):
+            done += run.work
+        elif records.exists():
+            epochs = len([one for one in read_records(records).records if one["kind"] == "epoch"])
+            done += run.work * min(1.0, epochs / sum(stage.epochs for stage in run.recipe.stages.values()))
+    return done, total
 
 
-def _need_corpora(request: Request, chosen: Sequence[Experiment], found: Found) -> None:
-    absent = [one for one in chosen if one.corpus not in found.corpora]
-    if absent and (request.tables or len(absent) == len(chosen)):
-        lines = "; or ".join(found.missing[absent[0].corpus])
-        raise ConfigError(f"{absent[0].name}: no corpus for it under {request.data}: {lines}")
+def seconds_left(*, elapsed: float, before: float, now: float, total: float) -> float | None:
+    """Time for the rest at the speed so far; None before any work is done.
+
+    10 of 100 done at the start and 40 after 60 s: 30 in 60 s, so 60 take 120 s.
+    """
+    return elapsed * (total - now) / (now - before) if now > before else None
 
 
-def _notes(chosen: Sequence[Experiment], found: Found, plan: Plan) -> list[str]:
-    notes = []
+@contextmanager
+def watching(campaign: Campaign, left: Collection[str]) -> Iterator[Show]:
+    """Report progress on stderr: a status on a terminal, a line every half minute elsewhere."""
+    from rich.console import Console
+    from rich.status import Status
+
+    terminal = sys.stderr.isatty()
+    (before, total), started = work_done(campaign, left), time.monotonic()
+    reported = started
+    with Status("", console=Console(stderr=True, markup=False, highlight=False)) if terminal else nullcontext() as bar:
+
+        def show(running: Sequence[str], waiting: int) -> None:
+            nonlocal reported
+            if time.monotonic() - reported < (_STATUS_EVERY if terminal else _LINE_EVERY):
+                return
+            reported = time.monotonic()
+            now, _ = work_done(campaign, left)
+            seconds = seconds_left(elapsed=reported - started, before=before, now=now, total=total)
+            share = 100 * now / total if total else 100.0
+            end = "" if seconds is None else f"; about {duration(seconds)} left"
+            line = f"{share:.0f} % of training done; {len(running)} running, {waiting} waiting{end}"
+            if bar is None:
+                note(line)
+            else:
+                bar.update("\n  ".join([line, *running]))
+
+        yield show
+
+
+def _notes(chosen: Sequence[Experiment], found: FoundCorpora, plan: RunPlan) -> Iterator[str]:
     for kind in dict.fromkeys(one.corpus for one in chosen):
         corpus = found.corpora.get(kind)
         tables = ", ".join(one.name for one in chosen if one.corpus == kind)
-        notes.append(f"{tables}: {corpus.name}" if corpus else f"{tables}: left out, no corpus found")
-        notes += [f"  {line}" for line in (*found.missing.get(kind, ()), *(corpus.notes if corpus else ()))]
+        yield f"{tables}: {corpus.name}" if corpus else f"{tables}: left out, no corpus found"
+        yield from (f"  {line}" for line in (*found.missing.get(kind, ()), *(corpus.notes if corpus else ())))
     if plan.left_out:
-        notes.append(f"no recipe yet, left out of the tables: {', '.join(plan.left_out)}")
-    return notes
+        yield f"no recipe yet, left out of the tables: {', '.join(plan.left_out)}"
 
 
-def _timing(request: Request, folders: Folders) -> tuple[str, ...]:
-    small = request.data == GENERATED
-    asked = [one.partition("=")[2] for one in request.sets if one.partition("=")[0].strip() == "runtime.device"]
-    device = asked[-1].strip().strip('"') if asked else "auto"
-    shape, rounds = (_SMALL_SHAPE, _SMALL_ROUNDS) if small else (_SHAPE, _ROUNDS)
-    return (str(folders.timing), device, str(rounds), *map(str, shape))
+def _timing(request: ReproduceRequest, path: Path) -> tuple[str, ...]:
+    settings = dict(one.split("=", 1) for one in request.sets if "=" in one)
+    device = next((value for key, value in settings.items() if key.strip() == "runtime.device"), "auto")
+    shape, rounds = (_SMALL_SHAPE, _SMALL_ROUNDS) if request.data == GENERATED else (_SHAPE, _ROUNDS)
+    return ("time", str(path), device.strip().strip('"'), str(rounds), *map(str, shape))
 
 
 def _steps(campaign: Campaign) -> list[Step]:
-    plan, folders = campaign.plan, campaign.folders
-    return remaining_steps(
-        plan,
-        folders,
-        trained={run.name for run in plan.runs if is_trained(run.name, folders)},
-        scored={run.name: read_scores(folders.runs / run.name) for run in plan.runs},
-        timing=() if folders.timing.exists() else campaign.timing,
-    )
+    left, starts = campaign.left(), {run.name: run.start for run in campaign.plan.runs}
+    steps = []
+    for name, scorings in left.items():
+        folder = campaign.run_folder(name)
+        arguments = ("run", str(campaign.out / RECIPES / f"{name}.toml"), str(folder), *(one.text for one in scorings))
+        needs = (starts[name],) if starts[name] in left and not is_trained(folder) else ()
+        steps.append(Step(name, arguments, folder, needs))
+    if campaign.timing and not (campaign.out / TIMING_FILE).exists():
+        steps.append(Step(TIMING, campaign.timing, alone=True))
+    return steps
 
 
-def _scorings(run: PlannedRun) -> str:
-    parts = []
-    for one in run.scorings:
-        how = " by length" if one.powers else f" stop {one.stop}" if one.stop else ""
-        parts.append(f"{one.split}{how}")
-    return ", ".join(parts) or "-"
-
-
-def _state(run: PlannedRun, folders: Folders, needed: Collection[str]) -> str:
-    scored = read_scores(folders.runs / run.name)
-    missing = [one for one in run.scorings if one.key not in scored]
-    if is_trained(run.name, folders):
+def _state(campaign: Campaign, run: PlannedRun, found: RunSummary, left: Collection[str]) -> str:
+    missing = [one for one in run.scorings if one not in found.by_scoring]
+    if is_trained(campaign.run_folder(run.name)):
         return f"trained, {len(missing)} to score" if missing else "done"
     if run.scorings and not missing:
         return "done, model elsewhere"
-    if run.name not in needed:
+    if run.name not in left:
         return "not needed"
-    return "begun" if (folders.runs / run.name / "recipe.json").exists() else "to do"
+    return "begun" if (campaign.run_folder(run.name) / RECIPE).exists() else "to do"
 
 
-def _check_recipes(plan: Plan, folders: Folders) -> None:
-    """A run that is there was made by the recipe that is planned. Where its files lie may have changed since it was
-    finished, or was passed on without its model, and so may what its results do not depend on."""
-    for run in plan.runs:
-        path = folders.runs / run.name / "recipe.json"
-        if not path.exists():
+def _check_recipes(campaign: Campaign) -> None:
+    """Refuse a folder whose runs were made by another recipe than the planned one.
+
+    Once a run is finished, or passed on, its files may lie elsewhere, and settings that its results do not depend on
+    may differ.
+    """
+    passed_on = campaign.summaries()
+    for run in campaign.plan.runs:
+        folder = campaign.run_folder(run.name)
+        if (folder / RECIPE).exists():
+            before = read_recipe_json(folder / RECIPE)
+            finished = is_trained(folder)
+        elif passed_on[run.name].recipe:
+            before, finished = parse_recipe(passed_on[run.name].recipe, where=run.name), True
+        else:
             continue
-        before = read_recipe_json(path)
-        going_on = not is_trained(run.name, folders) and is_made_here(path.parent)
-        free = ("runtime.",) if going_on else ("runtime.", "data.", "start", "decode.batch")
+        free = ("runtime.", "data.", "start", "decode.batch") if finished else ("runtime.",)
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
-            mended = "choose another --out, or remove this folder and the run is made again"
-            raise ConfigError(f"{path.parent}: made by another recipe: {in_short(changed)}; {mended}")
-
-
-def _make_way(steps: Sequence[Step], folders: Folders) -> None:
-    """Records that were passed on without a model are set aside where their run is made again."""
-    for step in steps:
-        folder = folders.runs / step.run
-        if not step.run or not folder.exists() or is_trained(step.run, folders):
-            continue
-        if not is_made_here(folder) or read_scores(folder):  # scores would be of another training
-            aside = _free(folders.out / "passed_on" / step.run)
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            folder.rename(aside)
-            note(f"{step.run}: its model is not here, so it is made again; the records that were here are in {aside}")
-
-
-def _free(path: Path) -> Path:
-    """The path, or the first of `path.2`, `path.3`, ... where it is taken."""
-    names = itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(2)))
-    return next(free for free in map(path.with_name, names) if not free.exists())
+            fix = "choose another --out, or remove this folder and the run is made again"
+            raise ConfigError(f"{folder}: made by another recipe: {in_short(changed)}; {fix}")
 
 
 def _write_plan(campaign: Campaign) -> None:
-    folders = campaign.folders
     for run in campaign.plan.runs:
         purpose = (
             f"{run.origin} as `argbeam reproduce` runs it." if run.scorings else f"The first stage of {run.origin}."
         )
-        write_recipe(folders.recipe(run.name), run.recipe, purpose=purpose)
-    before = read_plan(folders.plan) if folders.plan.exists() else None
-    write_plan(folders.plan, merged_record(before, plan_record(campaign.plan)))
+        write_recipe(campaign.out, run.name, run.recipe, purpose=purpose)
+    path = campaign.out / PLAN
+    write_plan(path, plan_record(campaign.plan, read_plan(path) if path.exists() else None))

@@ -1,38 +1,35 @@
-"""Corpora as they lie in a user's folder: found by their layout, or named with where they come from."""
+"""Corpora in a user's folder: found by their layout, or reported missing with their origin and licence."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from argbeam.data.readers.iwslt import iwslt_folder, missing_files
+from argbeam.files import write_atomic
+from argbeam.reports.progress import note
 from argbeam.settings.recipe_files import inline_toml
+from argbeam.tasks.iwslt import prepared as read_iwslt
 
 GENERATED = "generated"
 SPLITS = ("train", "dev", "test")
+_SIDES = (("source", "de"), ("target", "en"))
 _COMPRESSIONS = ("", ".xz", ".gz")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus that is there: overrides that make a recipe read it, and its size, from which time is estimated.
+    """A corpus: the overrides that make a recipe read it, its training sentences, and the files it lacks.
 
-    `sets` with `stages.*` go for every stage; those that a recipe has no key for do not concern it. `prepare` is the
-    folder of files that have to be prepared first, as `data.kind = "iwslt14"` says.
+    Overrides under `stages.*` apply to every stage; a recipe skips those it has no key for. `prepare` is a folder of
+    files in the distribution's own form; `prepare_corpus` writes them as `sets` expects them.
     """
 
     name: str
     sets: tuple[str, ...]
     sentences: int
-    notes: tuple[str, ...] = ()
-    prepare: str = ""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a look for a corpus found: overrides, or the files that are missing."""
-
-    sets: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     prepare: str = ""
@@ -40,49 +37,63 @@ class Look:
 
 @dataclass(frozen=True)
 class Layout:
-    """A corpus that could be there. `look(root, prepared)` looks under a folder; `prepared` is for its own files."""
+    """A known corpus. `find(root, prepared)` looks under a user's folder; prepared files go into `prepared`."""
 
-    name: str
-    what: str
+    title: str
     origin: str
     licence: str
-    sentences: int
-    look: Callable[[Path, Path], Look] = field(compare=False)
+    find: Callable[[Path, Path], Corpus]
 
-    def absent(self, look: Look) -> str:
-        """A line that says what is missing and where to get it."""
-        files = ", ".join(look.missing[:3]) + (f" and {len(look.missing) - 3} more" if len(look.missing) > 3 else "")
-        return f"{self.what}: {files} not found; from {self.origin}; {self.licence}"
+    def absent(self, corpus: Corpus) -> str:
+        """One line: the missing files and where to get them."""
+        more = len(corpus.missing) - 3
+        files = ", ".join(corpus.missing[:3]) + (f" and {more} more" if more > 0 else "")
+        return f"{self.title}: {files} not found; from {self.origin}; {self.licence}"
 
 
 @dataclass(frozen=True)
-class Found:
-    """The corpora by the kind of experiment that needs them, and a line for each one that is missing."""
+class FoundCorpora:
+    """The complete corpora by kind (`Experiment.corpus`), and a line for each incomplete one."""
 
     corpora: dict[str, Corpus]
     missing: dict[str, tuple[str, ...]]
 
 
-def find_corpora(data: str, prepared: Path) -> Found:
-    """Look for a corpus of each kind; the paper's own goes before its stand-in. `generated` needs no folder."""
+def find_corpora(data: str, prepared: Path) -> FoundCorpora:
+    """Look for a corpus of each kind, the paper's own first. `generated` needs no files."""
     if data == GENERATED:
-        return Found(dict.fromkeys(LAYOUTS, _generated()), {})
-    corpora: dict[str, Corpus] = {}
-    missing: dict[str, tuple[str, ...]] = {}
+        return FoundCorpora(dict.fromkeys(LAYOUTS, _generated()), {})
+    found = FoundCorpora({}, {})
     for kind, layouts in LAYOUTS.items():
-        looks = [(layout, layout.look(Path(data).resolve(), prepared / layout.name)) for layout in layouts]
-        whole = next(((layout, look) for layout, look in looks if not look.missing), None)
-        if whole is not None:
-            layout, look = whole
-            corpora[kind] = Corpus(layout.name, look.sets, layout.sentences, look.notes, look.prepare)
-        missing[kind] = tuple(layout.absent(look) for layout, look in looks if look.missing)
-    return Found(corpora, missing)
+        looked = [(layout, layout.find(Path(data).resolve(), prepared)) for layout in layouts]
+        complete = [corpus for _, corpus in looked if not corpus.missing]
+        if complete:
+            found.corpora[kind] = complete[0]
+        found.missing[kind] = tuple(layout.absent(corpus) for layout, corpus in looked if corpus.missing)
+    return found
+
+
+def prepare_corpus(corpus: Corpus, folder: Path) -> None:
+    """Write the files of a corpus that has to be prepared, once for all runs; prepared.json comes last."""
+    last = folder / corpus.name / "prepared.json"
+    if not corpus.prepare or last.exists():
+        return
+    note(f"{last.parent}: preparing {corpus.prepare}; this takes minutes")
+    found = read_iwslt(Path(corpus.prepare))
+    last.parent.mkdir(parents=True, exist_ok=True)
+    splits = {"train": found.train, "dev": found.dev, "test": found.test}
+    for split, pairs in splits.items():
+        for side, ending in _SIDES:
+            text = "".join(f"{getattr(pair, side)}\n" for pair in pairs)
+            write_atomic(last.with_name(f"{split}.{ending}"), text.encode())
+    counts = {split: len(pairs) for split, pairs in splits.items()}
+    write_atomic(last, json.dumps({"from": corpus.prepare, **counts, "left_out": found.left_out}).encode())
 
 
 def _generated() -> Corpus:
     sizes = {"kind": "generated", "types": 300, "train": 2000, "dev": 100, "test": 200}
     sets = (
-        f"data={inline_toml(sizes)}",
+        _data(**sizes),
         "text.min_count=1",
         "text.fold_digits=false",
         'model.vectors=""',
@@ -101,192 +112,154 @@ def _generated() -> Corpus:
     return Corpus(GENERATED, sets, 2000)
 
 
-def _ud(root: Path, prepared: Path) -> Look:
-    parts = [f"ud-english/{treebank}-{split}.conllu" for split in SPLITS for treebank in ("ewt", "gum")]
-    files, missing = _files(root, parts)
-    data = {
-        "kind": "conllu",
-        "root": str(root),
-        **{split: [files[part] for part in parts if f"-{split}." in part and part in files] for split in SPLITS},
-    }
-    return Look((f"data={inline_toml(data)}",), missing)
+def _ud(root: Path, prepared: Path) -> Corpus:
+    names = {split: [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum")] for split in SPLITS}
+    files, missing = _files(root, (name for split in SPLITS for name in names[split]))
+    lists = {split: [files[name] for name in names[split] if name in files] for split in SPLITS}
+    return Corpus("ud-english", (_data(kind="conllu", root=str(root), **lists),), 22_768, missing)
 
 
-def _ud_parsing(root: Path, prepared: Path) -> Look:
-    look, vectors = _ud(root, prepared), _vectors(root)
-    return Look((*look.sets, *vectors.sets), look.missing, vectors.notes)
+def _ud_parsing(root: Path, prepared: Path) -> Corpus:
+    return _with_vectors(_ud(root, prepared), root)
 
 
-def _ptb_trees(root: Path, prepared: Path) -> Look:
-    look, vectors = _sections(root, "conllx", (".conllx", ".conll")), _vectors(root)
+def _ptb_trees(root: Path, prepared: Path) -> Corpus:
+    trees = _sections(root, "conllx", (".conllx", ".conll"))
     more = ("task.punctuation=ptb", "text.max_length=120", *_epochs(train=25, pretrain=5, later=16))
-    return Look((*look.sets, *more, *vectors.sets), look.missing, vectors.notes)
+    return _with_vectors(replace(trees, sets=(*trees.sets, *more)), root)
 
 
-def _ptb_text(root: Path, prepared: Path) -> Look:
+def _ptb_text(root: Path, prepared: Path) -> Corpus:
     """Plain text, or else the words of the trees."""
     text = _sections(root, "text", (".txt",))
     trees = _sections(root, "conllx", (".conllx", ".conll"))
     return trees if text.missing and not trees.missing else text
 
 
-def _iwslt(root: Path, prepared: Path) -> Look:
+def _iwslt(root: Path, prepared: Path) -> Corpus:
     folder = iwslt_folder(root)
     missing = ("train.tags.de-en.de",) if folder is None else tuple(missing_files(folder))
-    sides = {
-        f"{split}_{side}": [f"{split}.{ending}"]
-        for split in SPLITS
-        for side, ending in (("source", "de"), ("target", "en"))
-    }
-    data = {"kind": "parallel", "root": str(prepared), **sides}
-    more = ("model.dropout=0.2", *_epochs(train=15, pretrain=3, later=21))
-    return Look((f"data={inline_toml(data)}", *more), missing, prepare=str(folder or ""))
+    lists = {f"{split}_{side}": [f"{split}.{ending}"] for split in SPLITS for side, ending in _SIDES}
+    data = _data(kind="parallel", root=str(prepared / "iwslt14"), **lists)
+    sets = (data, "model.dropout=0.2", *_epochs(train=15, pretrain=3, later=21))
+    return Corpus("iwslt14", sets, 153_000, missing, prepare=str(folder or ""))
 
 
-def _multi30k(root: Path, prepared: Path) -> Look:
-    parts = [f"multi30k-de-en/{split}.{side}" for split in SPLITS for side in ("de", "en")]
-    files, missing = _files(root, parts)
-    sides = {
-        f"{split}_{side}": [files.get(f"multi30k-de-en/{split}.{ending}", "")]
-        for split in SPLITS
-        for side, ending in (("source", "de"), ("target", "en"))
-    }
-    return Look((f"data={inline_toml({'kind': 'parallel', 'root': str(root), **sides})}",), missing)
+def _multi30k(root: Path, prepared: Path) -> Corpus:
+    names = {f"{split}_{side}": f"multi30k-de-en/{split}.{ending}" for split in SPLITS for side, ending in _SIDES}
+    files, missing = _files(root, names.values())
+    lists = {key: [files.get(name, "")] for key, name in names.items()}
+    return Corpus("multi30k", (_data(kind="parallel", root=str(root), **lists),), 29_000, missing)
 
 
-def _tatoeba(root: Path, prepared: Path) -> Look:
-    parts = [f"tatoeba-de-en/{split}.tsv" for split in SPLITS]
-    files, missing = _files(root, parts)
-    lists = {split: [files.get(part, "")] for split, part in zip(SPLITS, parts, strict=True)}
-    data = {"kind": "tsv", "root": str(root), **lists, "source_column": 0, "target_column": 1}
+def _tatoeba(root: Path, prepared: Path) -> Corpus:
+    names = {split: f"tatoeba-de-en/{split}.tsv" for split in SPLITS}
+    files, missing = _files(root, names.values())
+    lists = {split: [files.get(name, "")] for split, name in names.items()}
     # Five times the pairs of Multi30k: fewer epochs are as many updates, and one at each beam as many as two are there.
     # Seq2seq is past its best perplexity after five.
-    more = (
+    sets = (
+        _data(kind="tsv", root=str(root), **lists, source_column=0, target_column=1),
         "text.tokenizer=moses",
         "model.dropout=0.2",
         *_epochs(train=12, pretrain=5, later=12),
         "stages.train.patience=3",
         "stages.bso.loss.epochs_per_beam=1",
     )
-    return Look((f"data={inline_toml(data)}", *more), missing)
+    return Corpus("tatoeba", sets, 160_807, missing)
 
 
 _PTB = ("LDC, catalogue number LDC99T42", "licensed by the LDC")
+_TREES = "Penn Treebank, CoNLL-X with Stanford Dependencies, sections 02-21, 22, 23"
 _UD = (
+    "Universal Dependencies English",
     "github.com/UniversalDependencies, UD_English-EWT and UD_English-GUM",
     "EWT CC BY-SA 4.0, GUM CC BY-NC-SA 4.0",
 )
+_WIT3 = ("WIT3, wit3.fbk.eu, archive 2014-01, de-en", "CC BY-NC-ND 4.0")
 
 # The paper's own corpus goes first.
 LAYOUTS = {
     "word_ordering": (
-        Layout("ptb", "Penn Treebank, plain text of sections 02-21, 22, 23", *_PTB, 39_832, _ptb_text),
-        Layout("ud-english", "Universal Dependencies English", *_UD, 22_768, _ud),
+        Layout("Penn Treebank, plain text of sections 02-21, 22, 23", *_PTB, _ptb_text),
+        Layout(*_UD, _ud),
     ),
-    "parsing": (
-        Layout(
-            "ptb",
-            "Penn Treebank, CoNLL-X with Stanford Dependencies, sections 02-21, 22, 23",
-            *_PTB,
-            39_832,
-            _ptb_trees,
-        ),
-        Layout("ud-english", "Universal Dependencies English", *_UD, 22_768, _ud_parsing),
-    ),
+    "parsing": (Layout(_TREES, *_PTB, _ptb_trees), Layout(*_UD, _ud_parsing)),
     "translation": (
-        Layout(
-            "iwslt14",
-            "IWSLT 2014 German to English",
-            "WIT3, wit3.fbk.eu, archive 2014-01, de-en",
-            "CC BY-NC-ND 4.0",
-            153_000,
-            _iwslt,
-        ),
-        Layout(
-            "multi30k", "Multi30k German to English", "github.com/multi30k/dataset", "research use", 29_000, _multi30k
-        ),
+        Layout("IWSLT 2014 German to English", *_WIT3, _iwslt),
+        Layout("Multi30k German to English", "github.com/multi30k/dataset", "research use", _multi30k),
     ),
-    "tatoeba": (
-        Layout(
-            "tatoeba",
-            "Tatoeba German to English",
-            "www.manythings.org/anki and tatoeba.org",
-            "CC BY 2.0",
-            160_807,
-            _tatoeba,
-        ),
-    ),
+    "tatoeba": (Layout("Tatoeba German to English", "www.manythings.org/anki and tatoeba.org", "CC BY 2.0", _tatoeba),),
 }
 
 
+def _data(**settings: Any) -> str:
+    return f"data={inline_toml(settings)}"
+
+
 def _files(root: Path, names: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Each name as it is there, plain or compressed, and those that are not."""
+    """Each name with the ending of its file, plain or compressed, and the names without a file."""
     found: dict[str, str] = {}
     missing = []
     for name in names:
-        there = next((name + ending for ending in _COMPRESSIONS if (root / (name + ending)).is_file()), None)
-        if there is None:
-            missing.append(name)
+        there = [name + ending for ending in _COMPRESSIONS if (root / (name + ending)).is_file()]
+        if there:
+            found[name] = there[0]
         else:
-            found[name] = there
+            missing.append(name)
     return found, tuple(missing)
 
 
 # 02-21, wsj_02, wsj-22: a section, or a range of them.
 _SECTION = re.compile(r"(?:wsj[_-]?)?([0-9]{2})(?:-([0-9]{2}))?")
-_PTB_SPLITS = {"train": range(2, 22), "dev": range(22, 23), "test": range(23, 24)}
+_PTB_SPLITS = {"train": set(range(2, 22)), "dev": {22}, "test": {23}}
 
 
-def _sections(root: Path, kind: str, endings: tuple[str, ...]) -> Look:
-    """The treebank's sections as files of one or several of them, under `root` or `root/ptb`."""
-    best = Look(missing=tuple(f"ptb/{name}{endings[0]}" for name in ("02-21", "22", "23")))
+def _sections(root: Path, kind: str, endings: tuple[str, ...]) -> Corpus:
+    """The treebank's sections, in files of one or several, under `root/ptb` or `root`."""
+    best = Corpus("ptb", (), 39_832, tuple(f"ptb/{name}{endings[0]}" for name in ("02-21", "22", "23")))
     for folder in (root / "ptb", root):
         files = _section_files(folder, endings)
-        covered = {section for sections in files.values() for section in sections}
+        covered = {section for held in files.values() for section in held}
         if not covered:
             continue
-        absent = sorted({section for split in _PTB_SPLITS.values() for section in split} - covered)
         lists = {
-            split: [
-                (folder / name).relative_to(root).as_posix()
-                for name, held in sorted(files.items())
-                if set(held) <= set(wanted)
-            ]
+            split: [(folder / name).relative_to(root).as_posix() for name, held in files.items() if held <= wanted]
             for split, wanted in _PTB_SPLITS.items()
         }
-        data = {"kind": kind, "root": str(root), **lists}
+        absent = sorted(set().union(*_PTB_SPLITS.values()) - covered)
         missing = tuple(f"{folder.name}/{section:02}{endings[0]}" for section in absent)
-        best = Look((f"data={inline_toml(data)}",), missing)
+        best = replace(best, sets=(_data(kind=kind, root=str(root), **lists),), missing=missing)
         if not missing:
             break
     return best
 
 
-def _section_files(folder: Path, endings: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """The sections that each file's name says it holds; files that straddle two splits are not taken."""
-    found: dict[str, tuple[int, ...]] = {}
+def _section_files(folder: Path, endings: tuple[str, ...]) -> dict[str, set[int]]:
+    """Files by name, with the sections that the name states; files across two splits are not used."""
+    found: dict[str, set[int]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         plain = path.name.removesuffix(".gz").removesuffix(".xz")
         ending = next((one for one in endings if plain.endswith(one)), None)
         named = _SECTION.fullmatch(plain.removesuffix(ending)) if ending else None
         if named is None or not path.is_file():
             continue
-        held = range(int(named[1]), int(named[2] or named[1]) + 1)
-        if any(held and set(held) <= set(split) for split in _PTB_SPLITS.values()):
-            found[path.name] = tuple(held)
+        held = set(range(int(named[1]), int(named[2] or named[1]) + 1))
+        if held and any(held <= split for split in _PTB_SPLITS.values()):
+            found[path.name] = held
     return found
 
 
-def _vectors(root: Path) -> Look:
-    """Word vectors for parsing: the first file of `vectors/`."""
+def _with_vectors(corpus: Corpus, root: Path) -> Corpus:
+    """The corpus with word vectors for parsing: the first file of `vectors/`."""
     folder = root / "vectors"
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-    if not names:
-        return Look(('model.vectors=""',), notes=("no file in vectors/: parsing starts from random word vectors",))
-    return Look((f"model.vectors={inline_toml(f'vectors/{names[0]}')}",))
+    vectors = f"vectors/{names[0]}" if names else ""
+    notes = () if names else ("no file in vectors/: parsing starts from random word vectors",)
+    return replace(corpus, sets=(*corpus.sets, f"model.vectors={inline_toml(vectors)}"), notes=notes)
 
 
-# What the shipped recipes call the stage after pre-training.
+# The stages after pre-training in the shipped recipes.
 _LATER = ("bso", "crf", "early_update", "max_violation", "mixer", "mrt")
 
 

@@ -1,4 +1,4 @@
-"""The tables to reproduce: which recipes are their rows, and how those are searched and scored."""
+"""The tables to reproduce: their systems, the corpus and split of each, and the reference of their gains."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,11 @@ TIMING = "timing"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A system. `label` is that of the paper's row where the paper has it; `variant` tells `sets` apart in names.
+class System:
+    """A row of a table. `label` is the paper's where the paper has the row; `variant` names the overrides `sets`.
 
-    `by_length`: the run's log-probabilities are divided by a power of the length, which dev chooses. `stop`: the run is
-    searched with this stop rule instead of its own.
+    `by_length`: sums of log-probabilities are divided by a power of the length, chosen on dev. `stop`: stop rule for
+    decoding instead of the run's own.
     """
 
     label: str
@@ -23,38 +23,37 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table. Gains are over the rows that `references` names, so far as they are there.
-
-    `corpus` says which kind of corpus it needs; rows whose recipe is not shipped are left out and named.
-    """
+    """A table. `corpus` is a kind of `corpora.LAYOUTS`. Gains are over the systems that `references` labels."""
 
     name: str
     title: str
     corpus: str
     split: str
-    rows: tuple[Row, ...]
-    references: tuple[str, ...]
+    systems: tuple[System, ...]
+    references: tuple[str, ...] = ("seq2seq",)
 
 
-def _train_beam(recipe: str, system: str, beam: int) -> Row:
-    """Epochs are chosen at the test beam that the train beam is meant for: K_tr - 1."""
+def _train_beam(recipe: str, system: str, beam: int) -> System:
+    """A train beam K_tr; dev chooses the epoch at the test beam it is meant for, K_tr - 1."""
     if beam == 6:  # the recipe's own
-        return Row(f"{system}, K_tr 6", recipe)
+        return System(f"{system}, K_tr 6", recipe)
     sets = (f"stages.bso.loss.train_beam={beam}", f"stages.bso.keep_beam={beam - 1}")
-    return Row(f"{system}, K_tr {beam}", recipe, f"k{beam}", sets)
+    return System(f"{system}, K_tr {beam}", recipe, f"k{beam}", sets)
 
 
-_BY_LENGTH = Row("seq2seq, by length", "translation/seq2seq", by_length=True)
+_SEQ2SEQ = System("seq2seq", "translation/seq2seq")
+_BY_LENGTH = System("seq2seq, by length", "translation/seq2seq", by_length=True)
 # BSO's recipes average their weights: the baseline with the same advantage.
-_AVERAGED = Row(
+_AVERAGED = System(
     "seq2seq averaged, by length",
     "translation/seq2seq",
     "averaged",
     ("stages.train.optimizer.average=0.999",),
     by_length=True,
 )
+_TRANSLATION_REFERENCES = (_SEQ2SEQ.label, _BY_LENGTH.label)
 # The same advantage for pre-training, and a beam that has its full size after nine epochs instead of eighteen.
-_FROM_AVERAGED = Row(
+_FROM_AVERAGED = System(
     "BSO, 0/1, K_tr 11, from averaged",
     "translation/bso_01",
     "k11_from_averaged",
@@ -65,6 +64,8 @@ _FROM_AVERAGED = Row(
         "stages.bso.loss.epochs_per_beam=1",
     ),
 )
+_LAST_SCORE = ("stages.early_update.loss.rule=last_score",)
+_STOP_BEST = ("translation/bso_01", "best", ("stages.bso.loss.stop=best",))
 
 EXPERIMENTS = (
     Experiment(
@@ -73,23 +74,17 @@ EXPERIMENTS = (
         "word_ordering",
         "test",
         (
-            Row("LSTM-LM", "word_ordering/lm"),
-            Row("seq2seq", "word_ordering/seq2seq"),
-            Row("early update", "word_ordering/early_update"),
-            Row(
-                "early update, last score",
-                "word_ordering/early_update",
-                "last_score",
-                ("stages.early_update.loss.rule=last_score",),
-            ),
-            Row("maximum violation", "word_ordering/max_violation"),
-            Row("CRF, early update", "word_ordering/crf"),
-            Row("BSO", "word_ordering/bso"),
-            Row("ConBSO", "word_ordering/conbso"),
+            System("LSTM-LM", "word_ordering/lm"),
+            System("seq2seq", "word_ordering/seq2seq"),
+            System("early update", "word_ordering/early_update"),
+            System("early update, last score", "word_ordering/early_update", "last_score", _LAST_SCORE),
+            System("maximum violation", "word_ordering/max_violation"),
+            System("CRF, early update", "word_ordering/crf"),
+            System("BSO", "word_ordering/bso"),
+            System("ConBSO", "word_ordering/conbso"),
             _train_beam("word_ordering/bso", "BSO", 11),
             _train_beam("word_ordering/conbso", "ConBSO", 11),
         ),
-        ("seq2seq",),
     ),
     Experiment(
         "train_beam",
@@ -97,10 +92,9 @@ EXPERIMENTS = (
         "word_ordering",
         "dev",
         (
-            Row("seq2seq", "word_ordering/seq2seq"),
+            System("seq2seq", "word_ordering/seq2seq"),
             *(_train_beam("word_ordering/conbso", "ConBSO", beam) for beam in (2, 6, 11)),
         ),
-        ("seq2seq",),
     ),
     Experiment(
         "parsing",
@@ -108,13 +102,12 @@ EXPERIMENTS = (
         "parsing",
         "test",
         (
-            Row("seq2seq", "parsing/seq2seq"),
-            Row("CRF, early update", "parsing/crf"),
-            Row("BSO", "parsing/bso"),
-            Row("ConBSO", "parsing/conbso"),
+            System("seq2seq", "parsing/seq2seq"),
+            System("CRF, early update", "parsing/crf"),
+            System("BSO", "parsing/bso"),
+            System("ConBSO", "parsing/conbso"),
             _train_beam("parsing/bso", "BSO", 11),
         ),
-        ("seq2seq",),
     ),
     Experiment(
         "translation",
@@ -122,27 +115,27 @@ EXPERIMENTS = (
         "translation",
         "test",
         (
-            Row("XENT", "translation/xent"),
-            Row("DAD", "translation/scheduled_sampling"),
-            Row("MIXER", "translation/mixer"),
-            Row("MRT", "translation/mrt"),
-            Row("seq2seq", "translation/seq2seq"),
+            System("XENT", "translation/xent"),
+            System("DAD", "translation/scheduled_sampling"),
+            System("MIXER", "translation/mixer"),
+            System("MRT", "translation/mrt"),
+            _SEQ2SEQ,
             _BY_LENGTH,
             _AVERAGED,
-            Row("BSO, 0/1", "translation/bso_01"),
-            Row("BSO, 1-SB", "translation/bso"),
-            Row("BSO + cross-entropy", "translation/bso_mixed"),
+            System("BSO, 0/1", "translation/bso_01"),
+            System("BSO, 1-SB", "translation/bso"),
+            System("BSO + cross-entropy", "translation/bso_mixed"),
             _train_beam("translation/bso_01", "BSO, 0/1", 11),
             _FROM_AVERAGED,
         ),
-        ("seq2seq", "seq2seq, by length"),
+        _TRANSLATION_REFERENCES,
     ),
     Experiment(
         "costs",
         "Translation by cost",
         "translation",
         "dev",
-        (Row("cost 0/1", "translation/bso_01"), Row("cost 1-SB", "translation/bso")),
+        (System("cost 0/1", "translation/bso_01"), System("cost 1-SB", "translation/bso")),
         ("cost 0/1",),
     ),
     Experiment(
@@ -150,11 +143,7 @@ EXPERIMENTS = (
         "Translation by train beam",
         "translation",
         "dev",
-        (
-            Row("seq2seq", "translation/seq2seq"),
-            *(_train_beam("translation/bso_01", "BSO", beam) for beam in (2, 6, 11)),
-        ),
-        ("seq2seq",),
+        (_SEQ2SEQ, *(_train_beam("translation/bso_01", "BSO", beam) for beam in (2, 6, 11))),
     ),
     Experiment(
         "stops",
@@ -162,15 +151,9 @@ EXPERIMENTS = (
         "translation",
         "dev",
         (
-            Row("trained and searched with top", "translation/bso_01"),
-            Row("trained and searched with best", "translation/bso_01", "best", ("stages.bso.loss.stop=best",)),
-            Row(
-                "trained with best, searched with top",
-                "translation/bso_01",
-                "best",
-                ("stages.bso.loss.stop=best",),
-                stop="top",
-            ),
+            System("trained and searched with top", "translation/bso_01"),
+            System("trained and searched with best", *_STOP_BEST),
+            System("trained with best, searched with top", *_STOP_BEST, stop="top"),
         ),
         ("trained and searched with best",),
     ),
@@ -179,12 +162,7 @@ EXPERIMENTS = (
         "Translation, Tatoeba",
         "tatoeba",
         "test",
-        (
-            Row("seq2seq", "translation/seq2seq"),
-            _BY_LENGTH,
-            _AVERAGED,
-            Row("BSO, 0/1", "translation/bso_01"),
-        ),
-        ("seq2seq", "seq2seq, by length"),
+        (_SEQ2SEQ, _BY_LENGTH, _AVERAGED, System("BSO, 0/1", "translation/bso_01")),
+        _TRANSLATION_REFERENCES,
     ),
 )

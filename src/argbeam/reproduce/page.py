@@ -4,39 +4,37 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from argbeam.reports.page import Page, Plot, Table, write_pages
-from argbeam.reports.plots import Curve, bars_png, lines_png
-from argbeam.reproduce.checked import TimedStep
+from argbeam.reports.plots import Curve, lines_png
 from argbeam.reproduce.corpora import GENERATED
-from argbeam.reproduce.length_page import by_length_plots, by_length_tables
-from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED
+from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED, Scores
 from argbeam.reproduce.results import (
-    Gain,
     Results,
     RowResult,
     Significance,
     Summary,
     TableResult,
     gain,
-    judged_gain,
+    length_name,
     read_results,
-    shown,
     summary,
 )
 
 _TITLE = "Beam-search optimization: the paper's tables"
 _SYSTEMS = {"cross_entropy": "cross-entropy", "bso": "BSO", "conbso": "ConBSO"}
+# A score of fewer sentences says nothing.
+_FEWEST_OF_A_LENGTH = 20
 
 
 def write_page(folder: Path, out: Path) -> list[Path]:
     """Write reproduction.html and reproduction.md for a reproduction's folder."""
     results = read_results(folder)
-    tests = Significance(folder).complete(results.tables)
+    tests = Significance(folder, results.tables)
     tables: list[Table] = []
     for table in results.tables:
         tables.append(score_table(results, table))
-        tables += length_tables(table)
-        tables += gain_tables(table, tests)
-        tables += by_length_tables(table)
+        tables += output_length_tables(table)
+        tables += [gain_table(table, reference, tests) for reference in table.references]
+        tables += sentence_length_tables(table)
     tables += [speed_table(results)] if results.timing else []
     tables.append(runs_table(results))
     return write_pages(Page(_TITLE, [], list(plots(results)), tables), out, "reproduction")
@@ -44,89 +42,87 @@ def write_page(folder: Path, out: Path) -> list[Path]:
 
 def score_table(results: Results, table: TableResult) -> Table:
     """Systems by beams: the paper's scores where it has the row, then ours with the spread over seeds."""
-    paper = PAPER.get(table.name)
+    paper = PAPER.get(table.planned.name)
     rows = []
     for row in table.rows:
-        theirs = paper.rows.get(row.label) if paper else None
         seconds = [results.seconds(row.runs[seed]) for seed in row.by_seed]
-        rows.append(
-            [
-                row.label,
-                *(_paper_cell(theirs[BEAMS.index(beam)] if theirs else None) for beam in BEAMS),
-                *(_scores_cell([row.summary(part, beam) for part in table.parts]) for beam in table.beams),
-                str(len(row.by_seed)),
-                f"{summary(seconds).mean / 60:.1f}" if seconds else "-",
-            ]
-        )
-    for label, scores in (paper.rows if paper else {}).items():
-        if table.row(label) is None:
+        minutes = f"{summary(seconds).mean / 60:.1f}" if seconds else "-"
+        ours = [_cell([row.summary(part, beam) for part in table.parts]) for beam in table.beams]
+        rows.append([row.label, *map(_paper_cell, _paper_row(table, row.label)), *ours, str(len(row.by_seed)), minutes])
+    shown = {row.label for row in table.rows}
+    for label, scores in paper.rows.items() if paper else ():
+        if label not in shown:
             rows.append([label, *map(_paper_cell, scores), *("-" for _ in table.beams), "0", "-"])
     names = "/".join(part.upper() for part in table.parts)
-    notes = [f"Paper: {paper.title}."] if paper else ["The paper has no such table."]
-    notes += [
-        f"Ours: {names} on {table.corpus}, {table.split}; mean over seeds, ± standard deviation of the seeds. "
-        "Minutes are of one run, pre-training included; runs went side by side.",
+    notes = [
+        f"Paper: {paper.title}." if paper else "The paper has no such table.",
+        f"Ours: {names} on {table.planned.corpus}, {table.planned.split}; mean over seeds, ± standard deviation of the "
+        "seeds. Minutes are of one run, pre-training included; runs went side by side.",
         f"metric {table.metric}",
     ]
-    if table.corpus == GENERATED:
+    if table.planned.corpus == GENERATED:
         notes.append(
             "Three epochs on a small generated corpus: this shows that all of it runs, nothing of the systems."
         )
-    headers = ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
-    return Table(f"{table.title}, {table.corpus}, {table.split}", [*headers, "seeds", "minutes"], rows, notes)
+    return Table(table.heading, [*_headers(table), "seeds", "minutes"], rows, notes)
 
 
-def length_tables(table: TableResult) -> list[Table]:
+def output_length_tables(table: TableResult) -> list[Table]:
     """Output length over reference length, where the length is open: a gain that is only length shows here."""
-    rows = [[row.label, *(_scores_cell([row.summary("length", beam)]) for beam in table.beams)] for row in table.rows]
-    if not any(row.summary("length", beam) for row in table.rows for beam in table.beams):
-        return []
-    title = f"{table.title}, {table.corpus}, {table.split}: output length over reference length"
-    return [Table(title, ["system", *(f"beam {beam}" for beam in table.beams)], rows, [])]
+    found = [[row.summary("length", beam) for beam in table.beams] for row in table.rows]
+    rows = [[row.label, *(_cell([one]) for one in ours)] for row, ours in zip(table.rows, found, strict=True)]
+    headers = ["system", *(f"beam {beam}" for beam in table.beams)]
+    named = Table(f"{table.heading}: output length over reference length", headers, rows, [])
+    return [named] if any(one for ours in found for one in ours) else []
 
 
-def gain_tables(table: TableResult, tests: Significance) -> list[Table]:
-    """Gains over each reference, the paper's beside ours."""
-    return [
-        _gain_table(table, reference, tests)
-        for label in table.references
-        if (reference := table.row(label)) is not None and reference.by_seed
-    ]
-
-
-def _gain_table(table: TableResult, reference: RowResult, tests: Significance) -> Table:
-    paper = PAPER.get(table.name)
-    base = paper.rows.get(reference.label) if paper else None
+def gain_table(table: TableResult, reference: RowResult, tests: Significance) -> Table:
+    """Gains over a reference, the paper's beside ours."""
     rows = []
     for row in table.rows:
         if row is reference:
             continue
-        theirs = paper.rows.get(row.label) if paper else None
-        cells = []
-        for number in range(len(BEAMS)):
-            a, b = (theirs[number], base[number]) if theirs and base else (None, None)
-            cells.append("/".join(f"{x - y:+.2f}" for x, y in zip(a, b, strict=True)) if a and b else "-")
+        cells = ["/".join(f"{one:+.2f}" for one in found) or "-" for found in _paper_gains(table, row, reference)]
         for beam in table.beams:
-            found = [judged_gain(row, reference, part, beam, tests) for part in table.parts]
-            known = [one for one in found if one is not None]
-            gains = "/".join(f"{one.summary.mean:+.2f}" for one in known)
-            cells.append(f"{gains}{_chance(known)}" if known else "-")
+            parts = {part: list(gain(row, reference, part, beam).values()) for part in table.parts}
+            known = {part: summary(values) for part, values in parts.items() if values}
+            p_values = [tests.p_value(row, reference, part, beam) for part in known]
+            cells.append(_cell(list(known.values()), sign="+", spread=False) + _chance(p_values))
         rows.append([row.label, *cells, str(len(row.by_seed.keys() & reference.by_seed.keys()))])
-    headers = ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
-    headers.append("seeds")
     notes = [
         "Mean over the seeds that both have of the gain over the reference of the same seed; p is the largest of the "
         "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is made as "
         "sacreBLEU makes it, which counts one tail: about half the p of a two-sided test."
     ]
-    signatures = tests.signatures(table, reference)
-    notes += [f"p ({part}): {signature}" for part in table.parts for signature in signatures.get(part, ())]
-    return Table(f"{table.title}, {table.corpus}, {table.split}: gain over {reference.label}", headers, rows, notes)
+    notes += [f"p ({part}): {one}" for part in table.parts for one in tests.signatures(table, reference, part)]
+    return Table(f"{table.heading}: gain over {reference.label}", [*_headers(table), "seeds"], rows, notes)
 
 
-def _chance(gains: Sequence[Gain]) -> str:
-    values = [f"{one.p_value:.3f}" if one.p_value is not None else "-" for one in gains]
-    return "" if set(values) == {"-"} else f" (p {'/'.join(values)})"
+def sentence_length_tables(table: TableResult) -> list[Table]:
+    """Gains by sentence length, for test at the middle beam; the first reference's row has its scores."""
+    if not table.references or table.planned.split != "test":
+        return []
+    reference, beam = table.references[0], table.beams[len(table.beams) // 2]
+    lengths = {one: count for one, count in reference.lengths(beam).items() if count >= _FEWEST_OF_A_LENGTH}
+    rows = []
+    for row in table.rows:
+        cells, seeds = [], 0
+        for length in lengths:
+            if row is reference:
+                found = [row.values(part, beam, length) for part in table.parts]
+            else:
+                found = [gain(row, reference, part, beam, length) for part in table.parts]
+            known = [summary(list(one.values())) for one in found] if all(found) else []
+            cells.append(_cell(known, sign="" if row is reference else "+"))
+            seeds = max([seeds, *(one.count for one in known)])
+        rows.append([row.label, *cells, str(seeds)])
+    counts = ", ".join(f"{count:,}" for count in lengths.values())
+    notes = [
+        f"Words of the reference, punctuation included. {reference.label}'s row has its scores. Sentences: {counts}; "
+        f"lengths that fewer than {_FEWEST_OF_A_LENGTH} have are left out."
+    ]
+    title = f"{table.heading}: gain over {reference.label} by words, beam {beam}"
+    return [Table(title, ["system", *map(length_name, lengths), "seeds"], rows, notes)] if lengths else []
 
 
 def speed_table(results: Results) -> Table:
@@ -136,13 +132,12 @@ def speed_table(results: Results) -> Table:
     for row in results.timing.rows:
         if row.ratio is None:
             continue
-        beam = row.beam
-        known = beam in PAPER_SPEED and row.system in ("bso", "cross_entropy")
+        paper = PAPER_SPEED.get(row.beam) if row.system in ("bso", "cross_entropy") else None
         rows.append(
             [
-                f"{_SYSTEMS.get(row.system, row.system)}{f', K_tr {beam}' if beam else ''}",
-                f"{PAPER_SPEED[beam]:,}" if known else "-",
-                f"{PAPER_SPEED[0] / PAPER_SPEED[beam]:.2f}" if known else "-",
+                f"{_SYSTEMS.get(row.system, row.system)}{f', K_tr {row.beam}' if row.beam else ''}",
+                f"{paper:,}" if paper else "-",
+                f"{PAPER_SPEED[0] / paper:.2f}" if paper else "-",
                 f"{row.tokens_per_s:,.0f}",
                 f"{row.ms:.2f}",
                 f"{row.ratio:.2f}",
@@ -155,120 +150,91 @@ def speed_table(results: Results) -> Table:
 
 
 def runs_table(results: Results) -> Table:
-    """Every run: how long it took and which epoch it kept."""
+    """Every run: its time and the epoch it kept."""
     rows = []
     for run in results.runs.values():
-        last = run.stages[-1] if run.stages else None
-        kept = f"{last['kept_epoch'] + 1} of {last['epochs']}" if last else "-"
-        figures = [f"{run.seconds:,.0f}" if last else "-", str(run.started.get("device", "-"))]
-        rows.append([run.name, run.origin, run.start or "-", kept, *figures])
-    total = sum(run.seconds for run in results.runs.values())
-    by_seed = ", ".join(f"{seconds / 60:,.1f}" for seconds in _seconds_by_seed(results))
-    notes = [f"Training took {total / 60:,.1f} minutes, as the sum over runs; seed by seed {by_seed}."]
+        planned, last = results.planned[run.name], run.stages[-1] if run.stages else None
+        figures = [f"{last.kept_epoch + 1} of {last.epochs}", f"{run.seconds:,.0f}"] if last else ["-", "-"]
+        rows.append([run.name, planned.origin, planned.start or "-", *figures, run.device])
+    by_seed: dict[int, set[str]] = {}
+    for row in (row for table in results.tables for row in table.rows):
+        for seed, name in enumerate(row.runs):
+            by_seed.setdefault(seed, set()).update({name, results.planned[name].start} - {""})
+    minutes = {seed: sum(results.runs[name].seconds for name in by_seed[seed]) / 60 for seed in sorted(by_seed)}
+    total = sum(run.seconds for run in results.runs.values()) / 60
+    seeds = ", ".join(f"{one:,.1f}" for one in minutes.values())
+    notes = [f"Training took {total:,.1f} minutes, as the sum over runs; seed by seed {seeds}."]
     if results.left_out:
         notes.append(f"Without a recipe, and so not here: {', '.join(results.left_out)}.")
     return Table("Runs", ["run", "recipe", "started from", "epoch kept", "seconds", "device"], rows, notes)
 
 
-def _seconds_by_seed(results: Results) -> list[float]:
-    """What a seed's runs took, the runs that they started from with them."""
-    names: dict[int, set[str]] = {}
-    for row in (row for table in results.tables for row in table.rows):
-        for seed, run in enumerate(row.runs):
-            names.setdefault(seed, set()).update({run, results.runs[run].start} - {""})
-    return [sum(results.runs[name].seconds for name in names[seed]) for seed in sorted(names)]
-
-
 def plots(results: Results) -> Iterator[Plot]:
-    """Gains by test beam (and train beam) and by sentence length, lengths by stop rule, violations, speed by K_tr."""
+    """Gains over the first reference by test beam, and the time of a training step by train beam."""
     for table in results.tables:
-        yield from _lengths(table) if table.name == "stops" else _gains(table)
-        yield from by_length_plots(table)
-    yield from _violations(results)
-    yield from _speed(results)
-
-
-def _gains(table: TableResult) -> Iterator[Plot]:
-    reference = table.first_reference
-    if reference is None:
-        return
-    paper = PAPER.get(table.name)
-    base = paper.rows.get(reference.label) if paper else None
-    part, curves = table.parts[0], []
-    for row in table.rows:
-        found = {beam: list(gain(row, reference, part, beam).values()) for beam in table.beams}
-        points = {beam: summary(values) for beam, values in found.items() if values}
-        if row is reference or not points:
-            continue
-        curves.append(_curve(row.label, points))
-        theirs = paper.rows.get(row.label) if paper else None
-        if theirs and base:
-            pairs = [(beam, a, b) for beam, a, b in zip(BEAMS, theirs, base, strict=True) if a and b]
-            curves.append(
-                Curve(f"{row.label}, paper", [x for x, _, _ in pairs], [a[0] - b[0] for _, a, b in pairs], dashed=True)
-            )
-    if curves:
-        title = f"{table.title}, {table.corpus}: gain over {reference.label}, {part.upper()}"
-        yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part.upper()}", ticks=BEAMS))
-
-
-def _lengths(table: TableResult) -> Iterator[Plot]:
-    bars = {
-        row.label: [found.mean if (found := row.summary("length", beam)) else 0.0 for beam in table.beams]
-        for row in table.rows
-        if row.by_seed
-    }
-    title = f"Output length over reference length, {table.corpus}, {table.split}"
-    places = [str(beam) for beam in table.beams]
-    yield Plot(title, bars_png(title, "test beam", bars, y_label="length ratio", places=places))
-
-
-def _violations(results: Results) -> Iterator[Plot]:
-    """Of the first seed: one curve a system, one plot a table."""
-    for table in results.tables:
-        curves, seen = [], set()
-        for row in table.rows:
-            run = results.runs[row.runs[0]]
-            points = [
-                (number, epoch["violations_per_word"])
-                for number, epoch in enumerate(run.epochs, start=1)
-                if "violations_per_word" in epoch
-            ]
-            if points and run.name not in seen:
-                curves.append(Curve(row.label, [x for x, _ in points], [y for _, y in points]))
-                seen.add(run.name)
+        curves = list(_gain_curves(table))
         if curves:
-            title = f"{table.title}, {table.corpus}: violations per word"
-            yield Plot(title, lines_png(title, "epoch", curves, y_label="violations"))
+            part = table.parts[0].upper()
+            title = f"{table.planned.title}, {table.planned.corpus}: gain over {table.references[0].label}, {part}"
+            yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part}", ticks=BEAMS))
+    if results.timing is not None:
+        beams = [beam for beam in PAPER_SPEED if beam]
+        ours = {
+            system: {row.beam: row.ratio for row in results.timing.rows if row.system == system and row.ratio}
+            for system in ("bso", "conbso")
+        }
+        bso, conbso = (Curve(_SYSTEMS[name], list(found), list(found.values())) for name, found in ours.items())
+        paper = Curve("BSO, paper", beams, [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams], dashed=True)
+        title = "Time of a training step, in times of cross-entropy's"
+        yield Plot(title, lines_png(title, "train beam K_tr", [bso, paper, conbso], y_label="times"))
 
 
-def _speed(results: Results) -> Iterator[Plot]:
-    if results.timing is None:
-        return
-    beams = [beam for beam in PAPER_SPEED if beam]
-    curves = [
-        _ratios(results.timing.rows, "bso"),
-        Curve("BSO, paper", beams, [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams], dashed=True),
-        _ratios(results.timing.rows, "conbso"),
-    ]
-    title = "Time of a training step, in times of cross-entropy's"
-    yield Plot(title, lines_png(title, "train beam K_tr", curves, y_label="times"))
+def _gain_curves(table: TableResult) -> Iterator[Curve]:
+    """A row's gains in the first part of the score, and the paper's after it."""
+    for reference in table.references[:1]:
+        for row in (row for row in table.rows if row is not reference):
+            found = {beam: gain(row, reference, table.parts[0], beam) for beam in table.beams}
+            points = {beam: summary(list(values.values())) for beam, values in found.items() if values}
+            if not points:
+                continue
+            spread = (
+                tuple(one.spread or 0.0 for one in points.values()) if any(p.spread for p in points.values()) else ()
+            )
+            yield Curve(row.label, list(points), [one.mean for one in points.values()], spread=spread)
+            paper = {
+                beam: gains[0] for beam, gains in zip(BEAMS, _paper_gains(table, row, reference), strict=True) if gains
+            }
+            if paper:
+                yield Curve(f"{row.label}, paper", list(paper), list(paper.values()), dashed=True)
 
 
-def _ratios(rows: Sequence[TimedStep], system: str) -> Curve:
-    ours = {row.beam: row.ratio for row in rows if row.system == system and row.ratio is not None}
-    return Curve(_SYSTEMS[system], list(ours), list(ours.values()))
+def _headers(table: TableResult) -> list[str]:
+    return ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
 
 
-def _curve(label: str, points: dict[int, Summary]) -> Curve:
-    spread = tuple(one.spread or 0.0 for one in points.values()) if any(p.spread for p in points.values()) else ()
-    return Curve(label, list(points), [one.mean for one in points.values()], spread=spread)
+def _paper_row(table: TableResult, label: str) -> Sequence[Scores | None]:
+    paper = PAPER.get(table.planned.name)
+    return paper.rows.get(label, (None,) * len(BEAMS)) if paper else (None,) * len(BEAMS)
 
 
-def _paper_cell(scores: Sequence[float] | None) -> str:
+def _paper_gains(table: TableResult, row: RowResult, reference: RowResult) -> list[list[float]]:
+    """The paper's gain at each of its beams, by part of the score; empty where it has none."""
+    pairs = zip(_paper_row(table, row.label), _paper_row(table, reference.label), strict=True)
+    return [[a - b for a, b in zip(ours, theirs, strict=True)] if ours and theirs else [] for ours, theirs in pairs]
+
+
+def _paper_cell(scores: Scores | None) -> str:
     return "/".join(f"{score:.2f}" for score in scores) if scores else "-"
 
 
-def _scores_cell(found: Sequence[Summary | None]) -> str:
-    known = [one for one in found if one is not None]
-    return shown(known) if known else "-"
+def _cell(parts: Sequence[Summary | None], *, sign: str = "", spread: bool = True) -> str:
+    """`81.24/74.70 ± 0.48/0.44`; with `sign` "+", gains."""
+    known = [one for one in parts if one is not None]
+    means = "/".join(f"{one.mean:{sign}.2f}" for one in known)
+    spreads = "/".join(f"{one.spread:.2f}" for one in known if spread and one.spread is not None)
+    return (means + (f" ± {spreads}" if spreads else "")) or "-"
+
+
+def _chance(p_values: Sequence[float | None]) -> str:
+    shown = ["-" if one is None else f"{one:.3f}" for one in p_values]
+    return "" if set(shown) <= {"-"} else f" (p {'/'.join(shown)})"

@@ -1,29 +1,30 @@
-"""The runs behind tables, as a pure function: which recipes, in which order, what they share, how they are scored."""
+"""The runs behind the tables, as pure functions: their recipes, what they share, their scorings and their order."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import Json
 
 from argbeam.decoding.length_power import POWERS
 from argbeam.errors import ConfigError
 from argbeam.reproduce.corpora import Corpus
-from argbeam.reproduce.experiments import Experiment, Row
+from argbeam.reproduce.experiments import Experiment, System
 from argbeam.reproduce.paper import BEAMS
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe, parse_recipe
 
 PRETRAIN = "pretrain"
 _ALL_STAGES = "*"
-_OWN = ("seed", "start")
+_OWN_KEYS = ("seed", "start")
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A split to decode at some beams. `powers` are tried on dev, and the best one there is used; `stop` is searched
-    with instead of the run's own rule."""
+    """A split to decode at some beams. Of `powers`, the best on dev is used; `stop` replaces the run's stop rule."""
 
     split: str
     beams: tuple[int, ...] = BEAMS
@@ -31,14 +32,21 @@ class Scoring:
     stop: str = ""
 
     @property
-    def key(self) -> str:
-        """What finds the results of this scoring again."""
+    def text(self) -> str:
+        """The scoring as files and commands hold it."""
         return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        how = " by length" if self.powers else f" stop {self.stop}" if self.stop else ""
+        return f"{self.split}{how}"
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run: its name is that of its folder. `start` names the run that it starts from, which comes before it."""
+    """A run; its name is that of its folder. `start` names the run it starts from, which comes before it.
+
+    `origin` is the shipped recipe, `sentences` the size of the training data.
+    """
 
     name: str
     origin: str
@@ -49,7 +57,7 @@ class PlannedRun:
 
     @property
     def work(self) -> int:
-        """Sentences to train on, those of a search counted for the time they take; to estimate what is left."""
+        """Training sentences over all epochs, an epoch with search counted three times; for estimates of time."""
         return sum(
             stage.epochs * self.sentences * (1 if stage.loss.kind == "cross_entropy" else 3)
             for stage in self.recipe.stages.values()
@@ -58,15 +66,17 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row of a table: its runs, one for each seed, and which of their scorings it shows."""
+    """A row of a table: its runs, one for each seed, and the scoring it shows."""
 
     label: str
     runs: tuple[str, ...]
-    scoring: str
+    scoring: Json[Scoring]
 
 
 @dataclass(frozen=True)
 class PlannedTable:
+    """A table of the report; gains are over the rows that `references` labels."""
+
     name: str
     title: str
     corpus: str
@@ -76,8 +86,8 @@ class PlannedTable:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Runs in an order in which they can be made, the tables they are for, and rows that have no recipe."""
+class RunPlan:
+    """Runs, dependencies first, the tables they are for, and the recipes of rows that are not shipped."""
 
     runs: tuple[PlannedRun, ...]
     tables: tuple[PlannedTable, ...]
@@ -92,69 +102,103 @@ def make_plan(
     recipes: Mapping[str, Path],
     folder: Path,
     sets: Sequence[str] = (),
-) -> Plan:
-    """Plan experiments whose corpora are there. `folder` is where the runs go, `sets` goes over every recipe."""
+) -> RunPlan:
+    """Plan experiments whose corpora are there. `folder` is for the runs; `sets` overrides every recipe."""
     runs: dict[str, PlannedRun] = {}
     used: set[str] = set()
     rows: dict[tuple[str, str], list[str]] = {}
     # Seed by seed: a stop leaves whole tables of the first seeds, not parts of tables with all of them.
     for seed in seeds:
         for experiment in experiments:
-            for row in experiment.rows:
-                if row.recipe not in recipes:
+            corpus = corpora[experiment.corpus]
+            for system in experiment.systems:
+                if system.recipe not in recipes:
                     continue
-                corpus = corpora[experiment.corpus]
-                recipe, applied = _recipe(row, recipes[row.recipe], corpus, seed, sets)
+                recipe, applied = _recipe(system, recipes[system.recipe], corpus, seed, sets)
                 used |= applied
-                added = _split(row, recipe, corpus, seed, folder, (_scoring(row, experiment.split),))
+                added = _split(system, recipe, corpus, folder, _scoring(system, experiment.split))
                 for run in added:
-                    runs[run.name] = _merged(runs.get(run.name), run)
-                rows.setdefault((experiment.name, row.label), []).append(added[-1].name)
-    own = [one for one in sets if one.partition("=")[0].strip() in _OWN]
-    if own:
-        raise ConfigError(f"--set {own[0]}: reproduce sets that itself; --seeds says how many seeds there are")
-    unused = [one for one in sets if one not in used]
-    if unused and runs:
-        raise ConfigError(f"--set {unused[0]}: no recipe of these tables has that stage")
+                    runs[run.name] = _merge(runs.get(run.name), run)
+                rows.setdefault((experiment.name, system.label), []).append(added[-1].name)
+    _check_sets(sets, used if runs else set(sets))
     tables = tuple(
         PlannedTable(
-            experiment.name,
-            experiment.title,
-            corpora[experiment.corpus].name,
-            experiment.split,
-            experiment.references,
+            one.name,
+            one.title,
+            corpora[one.corpus].name,
+            one.split,
+            one.references,
             tuple(
-                PlannedRow(row.label, tuple(rows[experiment.name, row.label]), _scoring(row, experiment.split).key)
-                for row in experiment.rows
-                if row.recipe in recipes
+                PlannedRow(system.label, tuple(rows[one.name, system.label]), _scoring(system, one.split))
+                for system in one.systems
+                if system.recipe in recipes
             ),
         )
-        for experiment in experiments
+        for one in experiments
     )
-    absent = dict.fromkeys(row.recipe for one in experiments for row in one.rows if row.recipe not in recipes)
-    return Plan(tuple(runs.values()), tables, tuple(absent))
+    absent = dict.fromkeys(system.recipe for one in experiments for system in one.systems)
+    return RunPlan(tuple(runs.values()), tables, tuple(recipe for recipe in absent if recipe not in recipes))
 
 
-def _scoring(row: Row, split: str) -> Scoring:
-    return Scoring(split, powers=POWERS if row.by_length else (), stop=row.stop)
+def runs_left(
+    plan: RunPlan, *, trained: Collection[str], scored: Mapping[str, Collection[Scoring]]
+) -> dict[str, tuple[Scoring, ...]]:
+    """The runs to train or to score, in the order to start them, with their scorings.
+
+    `trained` are the runs whose models are there, `scored` the scorings done. A scored run is done even where its
+    model is elsewhere; a run that others start from is needed for those alone. A run that is trained again is also
+    scored again in every way it was before: the old scores are of another training.
+    """
+    missing = {run.name: [one for one in run.scorings if one not in scored.get(run.name, ())] for run in plan.runs}
+    to_train = {run.name for run in plan.runs if missing[run.name] and run.name not in trained}
+    to_train |= {run.start for run in plan.runs if run.name in to_train and run.start and run.start not in trained}
+    left: dict[str, tuple[Scoring, ...]] = {}
+    for run in _longest_first(plan.runs):
+        if run.name in to_train:
+            left[run.name] = tuple(dict.fromkeys((*run.scorings, *scored.get(run.name, ()))))
+        elif missing[run.name]:
+            left[run.name] = tuple(missing[run.name])
+    return left
 
 
-def _recipe(row: Row, path: Path, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:
-    """The row's recipe on the corpus, and those of `sets` that apply to it."""
+def _longest_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Seed by seed, and in each the run with the most work to come first: no long run is left to the end.
+
+    The work to come of a run that others start from includes the longest of them, so it goes before them.
+    """
+    work = {run.name: run.work for run in runs}
+    left = dict(work)
+    for run in runs:
+        if run.start:
+            left[run.start] = max(left[run.start], work[run.start] + run.work)
+    return sorted(runs, key=lambda run: (run.recipe.seed, -left[run.name]))
+
+
+def _check_sets(sets: Sequence[str], used: Collection[str]) -> None:
+    for override in sets:
+        if override.partition("=")[0].strip() in _OWN_KEYS:
+            raise ConfigError(f"--set {override}: reproduce sets that itself; --seeds says how many seeds there are")
+    for override in sets:
+        if override not in used:
+            raise ConfigError(f"--set {override}: no recipe of these tables has that stage")
+
+
+def _scoring(system: System, split: str) -> Scoring:
+    return Scoring(split, powers=POWERS if system.by_length else (), stop=system.stop)
+
+
+def _recipe(system: System, path: Path, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:
+    """The system's recipe on the corpus, and those of `sets` that apply to it."""
     plain = load_recipe(path)
-    # A corpus's overrides are for many recipes: what a recipe has no key for does not concern it.
+    # A corpus's overrides are for many recipes: those without a key in this recipe are skipped.
     over = [one for one in _for_stages(corpus.sets, plain) if _has_key(plain.model_dump(), one)]
-    over += row.sets
-    applied: set[str] = set()
-    for one in sets:
-        found = _for_stages([one], plain)
-        over += found
-        applied |= {one} if found else set()
-    return parse_recipe(plain.model_dump(), [*over, f"seed={seed}"], where=str(path)), applied
+    applied = {one: _for_stages([one], plain) for one in sets}
+    over += [*system.sets, *(one for found in applied.values() for one in found), f"seed={seed}"]
+    return parse_recipe(plain.model_dump(), over, where=str(path)), {one for one, found in applied.items() if found}
 
 
 def _for_stages(sets: Sequence[str], recipe: Recipe) -> list[str]:
-    """Overrides of stages for the stages that there are: `stages.*.epochs=1` is one for each."""
+    """Overrides with `stages.NAME` for the stages of the recipe: `stages.*.epochs=1` becomes one for each."""
     found = []
     for one in sets:
         key, _, value = one.partition("=")
@@ -175,35 +219,30 @@ def _has_key(table: Any, override: str) -> bool:
     return True
 
 
-def _split(
-    row: Row, recipe: Recipe, corpus: Corpus, seed: int, folder: Path, scorings: tuple[Scoring, ...]
-) -> list[PlannedRun]:
-    """A row's runs: pre-training by itself where the recipe has more than one stage, then the rest."""
-    system = row.recipe.replace("/", "-") + (f"-{row.variant}" if row.variant else "")
-    name = f"{system}.{corpus.name}.s{seed}"
-    first, *rest = recipe.stages
+def _split(system: System, recipe: Recipe, corpus: Corpus, folder: Path, scoring: Scoring) -> list[PlannedRun]:
+    """The runs of a system: pre-training by itself where the recipe has more than one stage, then the rest."""
+    variant = f"-{system.variant}" if system.variant else ""
+    name = f"{system.recipe.replace('/', '-')}{variant}.{corpus.name}.s{recipe.seed}"
+    (first, stage), *rest = recipe.stages.items()
     if not rest:
-        return [PlannedRun(name, row.recipe, recipe, "", scorings, corpus.sentences)]
-    before = recipe.model_copy(update={"name": PRETRAIN, "stages": {first: recipe.stages[first]}})
-    start = f"{recipe.task.kind}-{PRETRAIN}.{corpus.name}.s{seed}.{_digest(before)}"
-    after = recipe.model_copy(
-        update={"stages": {stage: recipe.stages[stage] for stage in rest}, "start": str(folder / start)}
-    )
+        return [PlannedRun(name, system.recipe, recipe, "", (scoring,), corpus.sentences)]
+    before = recipe.model_copy(update={"name": PRETRAIN, "stages": {first: stage}})
+    start = f"{recipe.task.kind}-{PRETRAIN}.{corpus.name}.s{recipe.seed}.{_digest(before)}"
+    after = recipe.model_copy(update={"stages": dict(rest), "start": str(folder / start)})
     return [
-        PlannedRun(start, row.recipe, before, "", (), corpus.sentences),
-        PlannedRun(name, row.recipe, after, start, scorings, corpus.sentences),
+        PlannedRun(start, system.recipe, before, "", (), corpus.sentences),
+        PlannedRun(name, system.recipe, after, start, (scoring,), corpus.sentences),
     ]
 
 
 def _digest(recipe: Recipe) -> str:
-    """What tells models apart that runs start from: all that is learnt from, wherever the files lie."""
+    """A digest of the settings that a trained model depends on; the place of its files is not one."""
     table = recipe.model_dump(exclude={"runtime": True, "data": {"root": True}, "decode": {"batch": True}})
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:6]
 
 
-def _merged(there: PlannedRun | None, run: PlannedRun) -> PlannedRun:
+def _merge(there: PlannedRun | None, run: PlannedRun) -> PlannedRun:
     if there is None:
         return run
     assert there.recipe == run.recipe, f"{run.name}: two recipes of one name"
-    scorings = tuple(dict.fromkeys((*there.scorings, *run.scorings)))
-    return PlannedRun(run.name, there.origin, run.recipe, run.start, scorings, run.sentences)
+    return replace(there, scorings=tuple(dict.fromkeys((*there.scorings, *run.scorings))))

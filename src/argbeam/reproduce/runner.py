@@ -1,30 +1,47 @@
-"""Steps as processes, several side by side: started in order, watched, stopped together, taken up again."""
+"""Steps as processes, several side by side: started in order, retried, and stopped together."""
 
-import fcntl
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
-from types import FrameType
 
-from argbeam.errors import ArgbeamError
 from argbeam.reports.progress import note
-from argbeam.reproduce.steps import TO_MEND, Folders, Step
+from argbeam.runs.layout import is_locked
+from argbeam.runtime.signals import stop_signals
+
+WRONG_INPUT = 2
+"""Exit code of a step that would fail again: its recipe, data, checkpoint or device is wrong."""
 
 _COMMAND = (sys.executable, "-m", "argbeam.reproduce.worker")
-_LOOK_EVERY = 0.1
-# A step that fails is tried once more: side by side, runs can take each other's memory.
+_POLL_SECONDS = 0.1
+# A failed step is tried once more: runs side by side can take each other's memory.
 _ATTEMPTS = 2
+# Eight runs keep an H200 busy. Most of them take up to 5 GiB, but parsing's cross-entropy takes 17 and its CRF 12.
+_JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 10 * 2**30
+
+
+@dataclass(frozen=True)
+class Step:
+    """A process to start when the steps in `needs` are done. `alone`: nothing runs beside it.
+
+    `folder` is the run folder it works on, None where there is none.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    folder: Path | None = None
+    needs: tuple[str, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What steps may use: how many run at once, which CUDA devices they are dealt out to, CPU threads of each."""
+    """Resources for steps: how many run at once, their CUDA devices, and the CPU threads of each."""
 
     jobs: int
     devices: tuple[str, ...]
@@ -32,8 +49,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How it ended: the signal that stopped it (0: none), and the steps that failed, each with what it said last."""
+class StepsOutcome:
+    """The signal that stopped the steps (0: none), and the failed steps with their last line of output."""
 
     signal: int
     failed: dict[str, str]
@@ -49,166 +66,146 @@ class _Running:
 
 @dataclass
 class _Board:
-    """Where every step stands."""
+    """The state of all steps: `waiting` in the order of the list, those to be tried again last."""
 
     waiting: list[Step]
+    order: TopologicalSorter[str]
+    ready: set[str]
     running: list[_Running] = field(default_factory=list)
-    done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)
 
 
-def run_steps(
-    steps: Sequence[Step], folders: Folders, machine: Machine, show: Callable[[Sequence[str], int], None]
-) -> Outcome:
-    """Run all steps; a step whose dependency failed is not started. `show` is told what runs and how many wait."""
-    board = _Board(list(steps))
-    with _asked_to_stop() as asked:
+Show = Callable[[Sequence[str], int], None]
+"""Called with the names of the running steps and the number of waiting ones."""
+
+
+def find_machine(jobs: int) -> Machine:
+    """The resources of this machine: on CUDA several runs share a device, on the CPU each has a core.
+
+    `jobs` is how many run at once; 0: as many as suit the machine.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    devices = tuple(visible.split(",")[:count]) if visible else tuple(map(str, range(count)))
+    cores = len(os.sched_getaffinity(0))
+    if not jobs and devices:
+        smallest = min(torch.cuda.get_device_properties(number).total_memory for number in range(count))
+        jobs = max(1, min(_JOBS_ON_A_GPU, smallest // _MEMORY_OF_A_JOB)) * len(devices)
+    jobs = jobs or cores
+    return Machine(jobs, devices, max(1, cores // jobs))
+
+
+def run_steps(steps: Sequence[Step], logs: Path, machine: Machine, show: Show) -> StepsOutcome:
+    """Run all steps, those first in the list first. A step whose dependency failed is not started."""
+    order = TopologicalSorter({step.name: step.needs for step in steps})
+    order.prepare()
+    board = _Board(list(steps), order, set(order.get_ready()))
+    with stop_signals(_report_stop) as signals:
         try:
             while board.waiting or board.running:
-                if asked:
-                    _stop(board, asked)
+                if signals:
+                    _stop(board, signals)
                     break
-                _start_ready(board, folders, machine)
-                _collect(board, folders)
-                _give_up(board)
+                _start_ready(board, logs, machine)
+                _collect(board, logs)
                 show([one.step.name for one in board.running], len(board.waiting))
                 if board.waiting or board.running:
-                    time.sleep(_LOOK_EVERY)
+                    time.sleep(_POLL_SECONDS)
         finally:
             for one in board.running:
                 one.process.kill()
                 one.process.wait()
-    return Outcome(asked[0] if asked else 0, board.failed)
+    return StepsOutcome(signals[0] if signals else 0, board.failed)
 
 
-@contextmanager
-def only_process(out: Path) -> Iterator[None]:
-    """One process reproduces into a folder at a time."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        file = (out / ".lock").open("w")
-    except OSError as error:
-        raise ArgbeamError(f"{out}: cannot be written: {error.strerror}; --out takes a folder") from None
-    with file:
-        if not _lock(file.fileno()):
-            raise ArgbeamError(f"{out}: another process is reproducing into this folder")
-        yield
-
-
-def _start_ready(board: _Board, folders: Folders, machine: Machine) -> None:
-    known = {step.name for step in board.waiting} | {one.step.name for one in board.running} | set(board.failed)
+def _start_ready(board: _Board, logs: Path, machine: Machine) -> None:
     for step in list(board.waiting):
         if len(board.running) >= machine.jobs or any(one.step.alone for one in board.running):
             return
-        if any(need in known and need not in board.done for need in step.needs) or (step.alone and board.running):
+        if step.name not in board.ready or (step.alone and board.running):
             continue
-        # A process of an earlier, killed call may still be saving.
-        if step.run and _is_locked(folders.runs / step.run):
+        # A process of an earlier, killed command may still be saving.
+        if step.folder is not None and is_locked(step.folder):
             continue
         board.waiting.remove(step)
-        board.running.append(_start(step, folders, machine, [one.device for one in board.running]))
-        board.attempts[step.name] = board.attempts.get(step.name, 0) + 1
+        board.running.append(_start(step, logs, machine, [one.device for one in board.running]))
+        board.attempts[step.name] += 1
         note(f"{step.name}: started")
 
 
-def _start(step: Step, folders: Folders, machine: Machine, busy: Sequence[str]) -> _Running:
+def _start(step: Step, logs: Path, machine: Machine, busy: Sequence[str]) -> _Running:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", str(machine.threads))
     device = min(machine.devices, key=busy.count, default="")
     if device:
         environment["CUDA_VISIBLE_DEVICES"] = device
-    log = folders.log(step.name)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as written:
+    logs.mkdir(parents=True, exist_ok=True)
+    with _log(logs, step.name).open("ab") as log:
         process = subprocess.Popen(
             [*_COMMAND, *step.arguments],
             env=environment,
-            stdin=subprocess.PIPE,  # never written to: its end tells the step that nobody waits for it any more
-            stdout=written,
+            stdin=subprocess.PIPE,  # never written to: it closes when this process ends, and the step then stops
+            stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for this process, which tells the others once
+            start_new_session=True,  # Ctrl-C reaches this process alone, which stops the others once
         )
     return _Running(step, process, device, time.monotonic())
 
 
-def _collect(board: _Board, folders: Folders) -> None:
+def _collect(board: _Board, logs: Path) -> None:
+    """Take ended processes off the board: done, to be tried again, or failed with all that need them."""
     for one in list(board.running):
         code = one.process.poll()
         if code is None:
             continue
         board.running.remove(one)
-        _close(one)
+        assert one.process.stdin is not None
+        one.process.stdin.close()
         name, seconds = one.step.name, time.monotonic() - one.started
         if code == 0:
-            board.done.add(name)
+            board.order.done(name)
+            board.ready.update(board.order.get_ready())
             note(f"{name}: done in {seconds:.0f} s")
             continue
-        said = f"exit code {code}; {_last_line(folders.log(name))}"
-        if code != TO_MEND and board.attempts[name] < _ATTEMPTS:
-            note(f"{name}: {said}; it will be tried again")
+        reason = f"exit code {code}; {_last_line(_log(logs, name))}"
+        if code != WRONG_INPUT and board.attempts[name] < _ATTEMPTS:
+            note(f"{name}: {reason}; it will be tried again")
             board.waiting.append(one.step)
         else:
-            note(f"{name}: failed: {said}")
-            board.failed[name] = said
+            note(f"{name}: failed: {reason}")
+            board.failed[name] = reason
+            _drop_dependants(board)
 
 
-def _give_up(board: _Board) -> None:
-    """Steps that need one that failed have failed with it."""
-    for step in list(board.waiting):
-        broken = next((need for need in step.needs if need in board.failed), None)
-        if broken:
+def _drop_dependants(board: _Board) -> None:
+    """Count steps that need a failed one as failed too, and those that need them."""
+    while dropped := [step for step in board.waiting if not board.failed.keys().isdisjoint(step.needs)]:
+        for step in dropped:
             board.waiting.remove(step)
+            broken = next(need for need in step.needs if need in board.failed)
             board.failed[step.name] = f"needs {broken}"
 
 
-def _stop(board: _Board, asked: Sequence[int]) -> None:
-    """Ask every process to save and end, once; a second signal ends them at once."""
+def _stop(board: _Board, signals: Sequence[int]) -> None:
+    """Ask every process to save and end; a second signal ends them at once."""
     for one in board.running:
         one.process.terminate()
-    while board.running and len(asked) < 2:
+    while board.running and len(signals) < 2:
         board.running = [one for one in board.running if one.process.poll() is None]
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_SECONDS)
 
 
-def _close(one: _Running) -> None:
-    assert one.process.stdin is not None
-    one.process.stdin.close()
+def _report_stop() -> None:
+    note("argbeam: stopping; runs are saving; a second signal stops at once")
 
 
-@contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """The signals that came while steps ran."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        note("argbeam: stopping; runs are saving; a second signal stops at once")
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _is_locked(run: Path) -> bool:
-    path = run / ".lock"
-    if not path.exists():
-        return False
-    with path.open("w") as file:
-        return not _lock(file.fileno())
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _log(logs: Path, step: str) -> Path:
+    return logs / f"{step}.log"
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

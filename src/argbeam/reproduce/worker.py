@@ -1,7 +1,8 @@
-"""One step of a reproduction in a process of its own: `python -m argbeam.reproduce.worker VERB ...`.
+"""One step of a reproduction in its own process: `python -m argbeam.reproduce.worker VERB ...`.
 
-Its standard input is a pipe from the process that started it. When that process ends, killed or not, the pipe closes,
-and the step stops as it does for a signal: nothing goes on unseen.
+`run RECIPE FOLDER SCORING...` trains a run and scores it; `time FILE DEVICE ROUNDS SIZE...` times training steps.
+Standard input is a pipe from the parent process. It closes when the parent ends, killed or not; the step then stops as
+for a signal, so that no process runs on unseen.
 """
 
 import json
@@ -10,10 +11,29 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import torch
+from pydantic import TypeAdapter
+
+from argbeam.bench import BenchShape, bench
+from argbeam.decoding.length_power import best_power, evaluate_powers
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
-from argbeam.reproduce.steps import TO_MEND
+from argbeam.files import append_record, write_atomic
+from argbeam.reproduce.folder import SCORES, read_scores
+from argbeam.reproduce.plan import Scoring
+from argbeam.reproduce.runner import WRONG_INPUT
+from argbeam.reproduce.sentences import scores_by_length, sentences_file
+from argbeam.runs.layout import is_trained
+from argbeam.runs.load import Run
+from argbeam.runs.score import Scored, open_run, score_run
+from argbeam.runs.session import train_run
+from argbeam.runtime.device import choose_device, set_precision
+from argbeam.search.score_rules import LogprobSum
+from argbeam.settings.recipe_files import load_recipe
+from argbeam.tasks import Parsing
 
 TIMED_BEAMS = (2, 3, 4, 5, 6)
 
@@ -29,8 +49,57 @@ def main() -> None:
 
 
 def exit_code(error: ArgbeamError) -> int:
-    """Memory and the disk may be free the next time; a recipe, a file or a device is what it is."""
-    return TO_MEND if isinstance(error, ConfigError | DataError | CheckpointError | DeviceError) else 1
+    """Memory and disk may be free the next time; a recipe, a file or a device stays wrong."""
+    return WRONG_INPUT if isinstance(error, ConfigError | DataError | CheckpointError | DeviceError) else 1
+
+
+def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") -> None:
+    """Do the scorings that are not done yet: records go to scores.jsonl, outputs by sentence to paired/.
+
+    `root` is where the data is now, if not where it was when the run was trained.
+    """
+    done = {row.scoring for row in read_scores(folder)}
+    for scoring in scorings:
+        if scoring in done:
+            continue
+        sets = [f"data.root={json.dumps(root)}"] if root else []
+        sets += [f"decode.stop={scoring.stop}"] if scoring.stop else []
+        sets += [f"decode.length_power={scoring.powers[0]}"] if scoring.powers else []
+        run = open_run(folder, sets)
+        tried = _dev_records(run, scoring.powers)
+        if tried:
+            scores = {record["length_power"]: next(iter(record["scores"].values())) for record in tried}
+            run = replace(run, rule=LogprobSum(best_power(scores)))
+        records = []
+        for scored in score_run(run, scoring.split, scoring.beams):
+            sentences = _by_sentence(run, scored)
+            path = sentences_file(folder, scoring.text, scored.record["test_beam"])
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, json.dumps(sentences).encode())
+            records.append({**scored.record, "by_length": [asdict(one) for one in scores_by_length(sentences)]})
+        append_record(folder / SCORES, {"scoring": scoring.text, "records": records, "tried": tried})
+
+
+def _dev_records(run: Run, powers: Sequence[float]) -> list[dict[str, Any]]:
+    """A record of dev for each length power, at the recipe's beam."""
+    if not powers:
+        return []
+    beam = run.recipe.decode.beam
+    found = evaluate_powers(run.decoder(), run.task.read("dev").items, powers, beam=beam)
+    return [
+        replace(run, rule=LogprobSum(power)).signature(split="dev", beam=beam, evaluation=evaluation)
+        for power, evaluation in found.items()
+    ]
+
+
+def _by_sentence(run: Run, scored: Scored) -> dict[str, Any]:
+    """What paired tests and scores by length need of every sentence."""
+    metric = scored.record["metric"]
+    if isinstance(run.task, Parsing):
+        counts = [list(asdict(one).values()) for one in run.task.counts(scored.items, scored.evaluation.outputs)]
+        lengths = [len(item.tree.words) for item in scored.items if item.tree is not None]
+        return {"metric": metric, "punctuation": run.task.punctuation, "lengths": lengths, "counts": counts}
+    return {"metric": metric, "outputs": scored.texts, "references": [item.reference for item in scored.items]}
 
 
 def _stop_with_parent() -> None:
@@ -41,43 +110,28 @@ def _stop_with_parent() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Train, or go on, and then do what scoring is missing: one process, so that files are read once."""
-    from argbeam.reproduce.plan import Scoring
-    from argbeam.reproduce.scores import score_planned
-    from argbeam.runs.layout import is_trained
-    from argbeam.runs.session import train_run
-    from argbeam.settings.recipe_files import load_recipe
-
-    path, folder, *keys = arguments
+    """Train or resume, then score: one process, so that files are read once."""
+    path, folder, *scorings = arguments
     recipe = load_recipe(path)
     if not is_trained(Path(folder)):
+        (Path(folder) / SCORES).unlink(missing_ok=True)  # of another training
         outcome = train_run(recipe, Path(folder))
         if outcome.signal:
             return 128 + outcome.signal
-    scorings = [
-        Scoring(one["split"], tuple(one["beams"]), tuple(one["powers"]), one["stop"]) for one in map(json.loads, keys)
-    ]
-    score_planned(Path(folder), scorings, root=getattr(recipe.data, "root", ""))
+    adapter = TypeAdapter(Scoring)
+    score_planned(Path(folder), list(map(adapter.validate_json, scorings)), root=getattr(recipe.data, "root", ""))
     return 0
 
 
 def _time(arguments: Sequence[str]) -> int:
-    import torch
-
-    from argbeam.bench import BenchShape, bench
-    from argbeam.files import write_atomic
-    from argbeam.runtime.device import choose_device, set_precision
-
     path, device, rounds, *sizes = arguments
     chosen = choose_device(device)
     set_precision(chosen, tf32=True)
-    rows = bench(
-        BenchShape(*map(int, sizes)), device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds)
-    )
+    shape = BenchShape(*map(int, sizes))
+    rows = bench(shape, device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds))
     name = torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu"
-    shape = dict(zip(("batch", "source", "target", "vocabulary", "layers", "hidden"), map(int, sizes), strict=True))
-    found = {"device": name, "shape": shape, "rows": [row.as_dict() for row in rows]}
-    write_atomic(Path(path), json.dumps(found).encode())
+    timing = {"device": name, "shape": asdict(shape), "rows": [row.as_dict() for row in rows]}
+    write_atomic(Path(path), json.dumps(timing).encode())
     return 0
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +16,14 @@ import torch
 from argbeam.decoding.length_power import POWERS
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.files import read_records
-from argbeam.reproduce.campaign import Request, find_machine, prepare_campaign, prepare_data, run_campaign, show_plan
-from argbeam.reproduce.lengths import scores_by_length
-from argbeam.reproduce.pairs import paired_file
+from argbeam.reproduce.campaign import ReproduceRequest, prepare_campaign, run_campaign, show_plan, work_done
+from argbeam.reproduce.corpora import prepare_corpus
+from argbeam.reproduce.folder import read_scores, write_summaries
 from argbeam.reproduce.results import read_results
-from argbeam.reproduce.runner import Outcome
-from argbeam.reproduce.scores import read_scores, score_planned
-from argbeam.reproduce.watch import work_done
+from argbeam.reproduce.runner import Step, StepsOutcome, find_machine
+from argbeam.reproduce.sentences import scores_by_length, sentences_file
+from argbeam.reproduce.worker import score_planned
+from argbeam.runs.layout import lock_folder
 from argbeam.runs.load import load
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.tasks.iwslt import prepared
@@ -45,8 +45,8 @@ SMALL = (
 )
 
 
-def request(out: Path, *tables: str, data: str = "generated", seeds: int = 1) -> Request:
-    return Request(tables, data, out, seeds, 1, SMALL)
+def request(out: Path, *tables: str) -> ReproduceRequest:
+    return ReproduceRequest(tables, "generated", out, 1, SMALL)
 
 
 def start(out: Path, *tables: str) -> subprocess.Popen[bytes]:
@@ -117,35 +117,41 @@ def test_what_is_done_is_shown_and_skipped(tmp_path: Path, capsys: pytest.Captur
 def test_records_that_are_passed_on_are_not_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recipe, records and scores of a run, without its model, in another folder: done there, and all of it counts."""
-    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
-    run = next(run for run in campaign.plan.runs if run.name.startswith("word_ordering-seq2seq"))
-    finish(run.recipe, tmp_path / "first")
-    score_planned(tmp_path / "first", run.scorings)
-    there = tmp_path / "out" / "runs" / run.name
-    there.mkdir(parents=True)
-    for name in ("recipe.json", "records.jsonl", "scores.jsonl"):
-        shutil.copy(tmp_path / "first" / name, there / name)
+    """runs.jsonl and the plan of a folder where seq2seq and the pre-training are done, copied to another folder:
+    seq2seq is done there too. Pre-training has to be made again, as there is no model to start from."""
+    steps: list[Step] = []
+
+    def no_steps(given: list[Step], *_: object) -> StepsOutcome:
+        steps[:] = given
+        return StepsOutcome(0, {step.name: "not now" for step in given})
+
+    monkeypatch.setattr("argbeam.reproduce.campaign.run_steps", no_steps)
+    first, second = tmp_path / "first", tmp_path / "second"
+    campaign = prepare_campaign(request(first, "word_ordering", "timing"))
+    with pytest.raises(ArgbeamError, match=r"steps failed; the first: .*: not now \(.*\.log\)$"):
+        run_campaign(campaign, 1)
+    runs = campaign.plan.runs
+    done, pretrain = runs[1], next(run for run in runs if "pretrain" in run.name)
+    for run in (done, pretrain):
+        finish(run.recipe, first / "runs" / run.name)
+    score_planned(first / "runs" / done.name, done.scorings)
+    write_summaries(first)
+    second.mkdir()
+    for name in ("plan.json", "runs.jsonl"):
+        shutil.copy(first / name, second / name)
+    campaign = prepare_campaign(request(second, "word_ordering", "timing"))
     show_plan(campaign)
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(run.name))
-    assert line.endswith("done, model elsewhere")
-    assert work_done(campaign.plan, campaign.folders) == run.work
-    # Pre-training was passed on as well, but there is no model to start from: it has to be made again.
-    pretrain = next(run for run in campaign.plan.runs if "pretrain" in run.name)
-    passed_on = tmp_path / "out" / "runs" / pretrain.name
-    elsewhere = pretrain.recipe.model_copy(update={"decode": pretrain.recipe.decode.model_copy(update={"batch": 7})})
-    monkeypatch.setattr(
-        "argbeam.reproduce.campaign.run_steps",
-        lambda steps, *_: Outcome(0, {step.name: "not now" for step in steps}),
-    )
-    steps = len(campaign.plan.runs) - 1
-    for aside in (pretrain.name, f"{pretrain.name}.2"):  # and so it is when it is passed on a second time
-        passed_on.mkdir()
-        (passed_on / "recipe.json").write_text(elsewhere.model_dump_json())
-        with pytest.raises(ArgbeamError, match=rf"{steps} of {steps} steps"):
-            run_campaign(prepare_campaign(request(tmp_path / "out", "word_ordering")), jobs=1)
-        assert (there.exists(), passed_on.exists()) == (True, False)
-        assert (tmp_path / "out" / "passed_on" / aside / "recipe.json").exists()
+    states = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert states[done.name].endswith("done, model elsewhere") and states[pretrain.name].endswith("to do")
+    left = {run.name for run in runs} - {done.name}
+    assert work_done(campaign, left) == (done.work, sum(run.work for run in runs))
+    with pytest.raises(ArgbeamError, match=r"steps failed"):
+        run_campaign(campaign, 1)
+    needs = {step.name: step.needs for step in steps}
+    assert set(needs) == {*left, "timing"}
+    assert needs == {run.name: (run.start,) if run.start else () for run in runs if run is not done} | {"timing": ()}
+    assert [step.name for step in steps if step.alone] == ["timing"]
+    assert read_results(second).tables[0].rows[1].by_seed.keys() == {0}
 
 
 def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:
@@ -165,7 +171,7 @@ def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: P
     assert tried[used] == max(tried.values())
     evaluations = read_records(folder / "evaluations.jsonl").records
     assert [record["split"] for record in evaluations].count("test") == 2 * 3
-    assert [record["test_beam"] for records in read_scores(folder).values() for record in records] == 2 * [1, 5, 10]
+    assert [record.test_beam for row in read_scores(folder) for record in row.records] == 2 * [1, 5, 10]
 
 
 def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -> None:
@@ -174,15 +180,23 @@ def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -
     run = campaign.plan.runs[0]
     finish(run.recipe, tmp_path / "run")
     score_planned(tmp_path / "run", run.scorings)
-    (scoring,) = run.scorings
-    items = load(tmp_path / "run", device="").task.read(scoring.split).items
-    for record in read_scores(tmp_path / "run")[scoring.key]:
-        kept = json.loads(paired_file(tmp_path / "run", scoring.key, record["test_beam"]).read_bytes())
-        words, heads, labels = (sum(column) for column in zip(*kept["counts"], strict=True))
-        assert len(kept["counts"]) == 4
-        assert record["scores"] == pytest.approx({"uas": 100 * heads / words, "las": 100 * labels / words})
-        assert kept["lengths"] == [len(item.tree.words) for item in items]
-        assert record["by_length"] == [asdict(one) for one in scores_by_length(kept)]
+    items = load(tmp_path / "run", device="").task.read("test").items
+    (row,) = read_scores(tmp_path / "run")
+    for record in row.records:
+        path = sentences_file(tmp_path / "run", row.scoring.text, record.test_beam)
+        sentences = json.loads(path.read_bytes())
+        words, heads, labels = (sum(column) for column in zip(*sentences["counts"], strict=True))
+        assert len(sentences["counts"]) == 4
+        assert record.scores == pytest.approx({"uas": 100 * heads / words, "las": 100 * labels / words})
+        assert sentences["lengths"] == [len(item.tree.words) for item in items]
+        assert record.by_length == scores_by_length(sentences)
+
+
+def test_one_process_reproduces_into_a_folder(tmp_path: Path) -> None:
+    campaign = prepare_campaign(request(tmp_path, "costs"))
+    with lock_folder(tmp_path, doing="here"), pytest.raises(ArgbeamError) as error:
+        run_campaign(campaign, 1)
+    assert str(error.value) == f"{tmp_path}: another process is reproducing into this folder"
 
 
 def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
@@ -190,7 +204,7 @@ def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
     run = first.plan.runs[0]
     folder = tmp_path / "out" / "runs" / run.name
     finish(run.recipe, folder)
-    other = Request(("word_ordering",), "generated", tmp_path / "out", 1, 1, (*SMALL, "model.dropout=0.5"))
+    other = ReproduceRequest(("word_ordering",), "generated", tmp_path / "out", 1, (*SMALL, "model.dropout=0.5"))
     with pytest.raises(ConfigError) as error:
         run_campaign(prepare_campaign(other), 1)
     assert str(error.value) == (
@@ -223,21 +237,21 @@ def test_an_unknown_table_names_the_nearest_and_all(tmp_path: Path) -> None:
 
 def test_a_table_asked_for_without_its_corpus_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        prepare_campaign(Request(("tatoeba",), str(tmp_path), tmp_path, 1))
+        prepare_campaign(ReproduceRequest(("tatoeba",), str(tmp_path), tmp_path, 1))
     assert str(error.value) == (
         f"tatoeba: no corpus for it under {tmp_path}: Tatoeba German to English: tatoeba-de-en/train.tsv, "
         "tatoeba-de-en/dev.tsv, tatoeba-de-en/test.tsv not found; from www.manythings.org/anki and tatoeba.org; "
         "CC BY 2.0"
     )
     with pytest.raises(ConfigError, match=r"^word_ordering: no corpus for it under .*LDC99T42.*; or Universal"):
-        prepare_campaign(Request((), str(tmp_path), tmp_path, 1))
+        prepare_campaign(ReproduceRequest((), str(tmp_path), tmp_path, 1))
     with pytest.raises(ConfigError, match=r"no such folder; a folder of corpora, or generated, is expected$"):
-        prepare_campaign(Request((), str(tmp_path / "no"), tmp_path, 1))
+        prepare_campaign(ReproduceRequest((), str(tmp_path / "no"), tmp_path, 1))
 
 
 def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
     write_iwslt(tmp_path / "data" / "de-en")
-    campaign = prepare_campaign(Request((), str(tmp_path / "data"), tmp_path / "out", 2))
+    campaign = prepare_campaign(ReproduceRequest((), str(tmp_path / "data"), tmp_path / "out", 2))
     assert [table.name for table in campaign.plan.tables] == ["translation", "costs", "translation_beam", "stops"]
     assert "word_ordering, train_beam: left out, no corpus found" in campaign.notes
     assert any("LDC99T42" in line for line in campaign.notes)
@@ -247,12 +261,12 @@ def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
 def test_a_prepared_corpus_is_written_once_for_all_runs(tmp_path: Path) -> None:
     lines = "".join(f"Satz {number}\n" for number in range(46))
     write_iwslt(tmp_path / "data", lines, lines)
-    campaign = prepare_campaign(Request(("costs",), str(tmp_path / "data"), tmp_path / "out", 1))
-    prepare_data(campaign.corpora["translation"], campaign.folders)
+    campaign = prepare_campaign(ReproduceRequest(("costs",), str(tmp_path / "data"), tmp_path / "out", 1))
+    prepare_corpus(campaign.corpora["translation"], campaign.out / "data")
     folder = tmp_path / "out" / "data" / "iwslt14"
     counts = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.*n")}
     assert counts == {"train.en": 44, "dev.en": 2, "test.en": 5, "prepared.json": 1}
     assert campaign.plan.runs[0].recipe.data.model_dump()["root"] == str(folder)
     prepared.cache_clear()
     (tmp_path / "data" / "train.tags.de-en.de").unlink()
-    prepare_data(campaign.corpora["translation"], campaign.folders)  # nothing is read again
+    prepare_corpus(campaign.corpora["translation"], campaign.out / "data")  # nothing is read again

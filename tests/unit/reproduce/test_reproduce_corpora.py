@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from argbeam.reproduce.corpora import LAYOUTS, Corpus, find_corpora
-from argbeam.reproduce.experiments import Experiment, Row
+from argbeam.reproduce.experiments import Experiment, System
 from argbeam.reproduce.plan import make_plan
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe
@@ -27,7 +27,7 @@ def touch(root: Path, *names: str) -> None:
 
 def recipe_on(corpus: Corpus, name: str) -> Recipe:
     """The recipe as it is planned on the corpus, its stages put together again."""
-    experiment = Experiment("one", "One", "any", "test", (Row("system", name),), ())
+    experiment = Experiment("one", "One", "any", "test", (System("system", name),))
     runs = make_plan([experiment], {"any": corpus}, seeds=[1], recipes=shipped_recipes(), folder=Path("runs")).runs
     stages = {stage: settings for run in runs for stage, settings in run.recipe.stages.items()}
     return runs[-1].recipe.model_copy(update={"stages": stages, "start": ""})

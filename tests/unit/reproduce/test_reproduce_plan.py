@@ -6,24 +6,23 @@ import pytest
 
 from argbeam.errors import ConfigError
 from argbeam.reproduce.corpora import Corpus, find_corpora
-from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, Row
+from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
+from argbeam.reproduce.folder import plan_record, read_plan, write_plan
 from argbeam.reproduce.paper import PAPER
-from argbeam.reproduce.plan import Plan, Scoring, make_plan
-from argbeam.reproduce.plan_file import merged_record, plan_record, read_plan, write_plan
-from argbeam.reproduce.steps import Folders, remaining_steps
+from argbeam.reproduce.plan import RunPlan, Scoring, make_plan, runs_left
 from argbeam.settings.recipe_files import load_recipe, recipe_to_toml
 from argbeam.settings.shipped import shipped_recipes
 
 DEMO = {"word_ordering": Corpus("small", ("data.train=20", "data.dev=2", "data.test=2"), 20)}
-SEQ2SEQ, BSO = Row("seq2seq", "demo/seq2seq"), Row("BSO", "demo/bso")
-CONBSO, WIDE = Row("ConBSO", "demo/conbso"), Row("wide", "demo/conbso", "k9", ("stages.bso.loss.train_beam=9",))
+SEQ2SEQ, BSO = System("seq2seq", "demo/seq2seq"), System("BSO", "demo/bso")
+CONBSO, WIDE = System("ConBSO", "demo/conbso"), System("wide", "demo/conbso", "k9", ("stages.bso.loss.train_beam=9",))
 
 
-def experiment(name: str, *rows: Row, split: str = "test") -> Experiment:
-    return Experiment(name, name, "word_ordering", split, rows, ("seq2seq",))
+def experiment(name: str, *systems: System, split: str = "test") -> Experiment:
+    return Experiment(name, name, "word_ordering", split, systems)
 
 
-def planned(*experiments: Experiment, seeds: int = 1, sets: tuple[str, ...] = ()) -> Plan:
+def planned(*experiments: Experiment, seeds: int = 1, sets: tuple[str, ...] = ()) -> RunPlan:
     return make_plan(
         experiments,
         DEMO,
@@ -51,7 +50,7 @@ def test_runs_that_start_from_the_same_model_share_it() -> None:
 
 
 def test_a_first_stage_that_differs_is_not_shared() -> None:
-    other = Row("other", "demo/conbso", "long", ("stages.pretrain.epochs=9",))
+    other = System("other", "demo/conbso", "long", ("stages.pretrain.epochs=9",))
     plan = planned(experiment("a", CONBSO, other))
     assert len({run.start for run in plan.runs if run.start}) == 2
 
@@ -98,36 +97,20 @@ def test_dependencies_come_before_dependants_in_the_plan_of_all_tables(seeds: in
             assert len(row.runs) == seeds
             for name in row.runs:
                 run = plan.runs[names.index(name)]
-                assert row.scoring in {scoring.key for scoring in run.scorings}
+                assert row.scoring in run.scorings
+
+
+TEST, DEV = Scoring("test"), Scoring("dev")
 
 
 def test_only_what_is_not_done_is_left() -> None:
-    """Pre-training is there: BSO need not wait for it. ConBSO lacks a scoring, seq2seq nothing."""
+    """ConBSO lacks a scoring, BSO its training, seq2seq nothing."""
     plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO), experiment("b", CONBSO, split="dev"))
     seq2seq, pretrain, bso, conbso = (run.name for run in plan.runs)
-    test, dev = Scoring("test").key, Scoring("dev").key
-    folders = Folders(Path("out"))
-    steps = remaining_steps(
-        plan,
-        folders,
-        trained={seq2seq, pretrain, conbso},
-        scored={seq2seq: {test}, conbso: {test}},
-        timing=("timing.json",),
-    )
-    assert [(step.name, step.needs, step.alone) for step in steps] == [
-        (bso, (), False),
-        (conbso, (), False),
-        ("timing", (), True),
-    ]
-    assert steps[0].arguments == ("run", f"out/recipes/{bso}.toml", f"out/runs/{bso}", test)
-    assert steps[1].arguments[3:] == (dev,)
-    everything = remaining_steps(plan, folders, trained=(), scored={})
-    assert [(step.name, step.needs) for step in everything] == [
-        (pretrain, ()),
-        (bso, (pretrain,)),
-        (conbso, (pretrain,)),
-        (seq2seq, ()),
-    ]
+    done = {seq2seq: {TEST}, conbso: {TEST}}
+    assert runs_left(plan, trained={seq2seq, pretrain, conbso}, scored=done) == {bso: (TEST,), conbso: (DEV,)}
+    everything = runs_left(plan, trained=(), scored={})
+    assert list(everything.items()) == [(pretrain, ()), (bso, (TEST,)), (conbso, (TEST, DEV)), (seq2seq, (TEST,))]
 
 
 def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
@@ -135,39 +118,35 @@ def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
     seq2seq's, nothing is left: pre-training is there for others alone."""
     plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO))
     seq2seq, pretrain, bso, conbso = (run.name for run in plan.runs)
-    test, folders = Scoring("test").key, Folders(Path("out"))
-    steps = remaining_steps(plan, folders, trained=(), scored={seq2seq: {test}, bso: {test}})
-    assert [(step.name, step.needs) for step in steps] == [(pretrain, ()), (conbso, (pretrain,))]
-    assert remaining_steps(plan, folders, trained=(), scored={name: {test} for name in (seq2seq, bso, conbso)}) == []
+    left = runs_left(plan, trained=(), scored={seq2seq: {TEST}, bso: {TEST}})
+    assert list(left.items()) == [(pretrain, ()), (conbso, (TEST,))]
+    assert runs_left(plan, trained=(), scored={name: {TEST} for name in (seq2seq, bso, conbso)}) == {}
 
 
 def test_a_run_that_is_made_again_is_scored_in_all_ways() -> None:
-    """Seq2seq was scored on test elsewhere, and dev is wanted now, with the table of test or without. Its records are
-    set aside for the new training's."""
-    test, dev = Scoring("test").key, Scoring("dev").key
+    """Seq2seq was scored on test elsewhere, and dev is wanted now, with the table of test or without."""
     wanted = experiment("b", SEQ2SEQ, split="dev")
-    for tables, expected in (((experiment("a", SEQ2SEQ), wanted), (test, dev)), ((wanted,), (dev, test))):
+    for tables, expected in (((experiment("a", SEQ2SEQ), wanted), (TEST, DEV)), ((wanted,), (DEV, TEST))):
         plan = planned(*tables)
         (seq2seq,) = (run.name for run in plan.runs)
-        (step,) = remaining_steps(plan, Folders(Path("out")), trained=(), scored={seq2seq: {test}})
-        assert step.arguments[3:] == expected
-        (step,) = remaining_steps(plan, Folders(Path("out")), trained={seq2seq}, scored={seq2seq: {test}})
-        assert step.arguments[3:] == (dev,)
+        assert runs_left(plan, trained=(), scored={seq2seq: {TEST}}) == {seq2seq: expected}
+        assert runs_left(plan, trained={seq2seq}, scored={seq2seq: {TEST}}) == {seq2seq: (DEV,)}
 
 
 def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
-    """20 sentences, 5 epochs of pre-training: 100. BSO: 14 epochs, 840. With one epoch of BSO: 60. seq2seq: 19, 380."""
-    short = Row("short", "demo/bso", "short", ("stages.bso.epochs=1",))
+    """20 sentences, 5 epochs of pre-training: 100. BSO: 14 epochs, a search counted three times: 840. With one epoch of
+    BSO: 60. seq2seq: 19, 380."""
+    short = System("short", "demo/bso", "short", ("stages.bso.epochs=1",))
     plan = planned(experiment("a", short, SEQ2SEQ, BSO), seeds=2)
-    steps = remaining_steps(plan, Folders(Path("out")), trained=(), scored={})
     runs = {run.name: run for run in plan.runs}
-    assert [(runs[step.name].recipe.seed, runs[step.name].work) for step in steps] == [
+    left = [runs[name] for name in runs_left(plan, trained=(), scored={})]
+    assert [(run.recipe.seed, run.work) for run in left] == [
         (seed, work) for seed in (1, 2) for work in (100, 840, 380, 60)
     ]
 
 
 def test_rows_without_a_recipe_are_left_out_and_named() -> None:
-    plan = planned(experiment("a", SEQ2SEQ, Row("XENT", "demo/none")))
+    plan = planned(experiment("a", SEQ2SEQ, System("XENT", "demo/none")))
     assert [row.label for row in plan.tables[0].rows] == ["seq2seq"]
     assert plan.left_out == ("demo/none",)
 
@@ -198,12 +177,6 @@ def test_names_do_not_depend_on_the_tables_asked_for() -> None:
     assert {run.name for run in planned(experiment("b", WIDE)).runs} <= {run.name for run in both.runs}
 
 
-def test_the_work_of_a_run_counts_a_search_three_times() -> None:
-    """20 sentences: 5 epochs of pre-training are 100, 14 of BSO are 840."""
-    _, pretrain, bso = planned(experiment("a", SEQ2SEQ, BSO)).runs
-    assert (pretrain.work, bso.work) == (100, 840)
-
-
 def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
     for run in planned(experiment("a", SEQ2SEQ, BSO, WIDE), sets=('name="a \\"b\\" \\\\ c"',)).runs:
         path = tmp_path / f"{run.name}.toml"
@@ -211,16 +184,15 @@ def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
         assert load_recipe(path) == run.recipe
 
 
-def test_a_second_call_with_fewer_seeds_keeps_the_others() -> None:
+def test_a_second_command_with_fewer_seeds_keeps_the_others() -> None:
     """And one with more adds them. Runs are listed in the order in which they were first planned."""
-    one, two = (plan_record(planned(experiment("a", SEQ2SEQ, BSO), seeds=seeds)) for seeds in (1, 2))
-    assert merged_record(two, one) == two
-    assert merged_record(one, two) == two
+    one, two = (planned(experiment("a", SEQ2SEQ, BSO), seeds=seeds) for seeds in (1, 2))
+    assert plan_record(one, plan_record(two)) == plan_record(two, plan_record(one)) == plan_record(two)
 
 
-def test_a_second_call_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
+def test_a_second_command_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
     first, second = planned(experiment("a", SEQ2SEQ), experiment("b", BSO)), planned(experiment("b", CONBSO))
-    record = merged_record(plan_record(first), plan_record(second))
+    record = plan_record(second, plan_record(first))
     assert [(table.name, table.rows[0].label) for table in record.tables] == [("a", "seq2seq"), ("b", "ConBSO")]
     assert len({run.name for run in record.runs}) == len(record.runs) == 4
     write_plan(tmp_path / "plan.json", record)
@@ -229,7 +201,7 @@ def test_a_second_call_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
 
 def test_every_row_of_the_paper_is_a_row_of_ours() -> None:
     """Otherwise its numbers would never be shown beside anything."""
-    rows = {one.name: {row.label for row in one.rows} for one in EXPERIMENTS}
+    rows = {one.name: {system.label for system in one.systems} for one in EXPERIMENTS}
     for name, table in PAPER.items():
         assert set(table.rows) <= rows[name]
     for one in EXPERIMENTS:

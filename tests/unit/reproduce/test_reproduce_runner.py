@@ -13,9 +13,8 @@ import pytest
 
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.reproduce import runner
-from argbeam.reproduce.runner import Machine, Outcome, only_process, run_steps
-from argbeam.reproduce.steps import TO_MEND, Folders, Step
-from argbeam.reproduce.watch import seconds_left
+from argbeam.reproduce.campaign import seconds_left
+from argbeam.reproduce.runner import WRONG_INPUT, Machine, Step, StepsOutcome, run_steps
 from argbeam.reproduce.worker import exit_code
 
 # Says what it does in a file; `fail` fails, `mend` for a reason that stays, `once` the first time; `wait` waits for a
@@ -49,107 +48,101 @@ ONE, TWO = Machine(1, (), 1), Machine(2, (), 1)
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
     monkeypatch.setattr(runner, "_COMMAND", (sys.executable, "-S", str(script)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return Folders(tmp_path)
+    return tmp_path
 
 
-def step(folders: Folders, name: str, *, how: str = "", needs: Sequence[str] = (), alone: bool = False) -> Step:
-    return Step(name, (str(folders.out / "journal"), name, how), name, tuple(needs), alone)
+def step(out: Path, name: str, *, how: str = "", needs: Sequence[str] = (), alone: bool = False) -> Step:
+    return Step(name, (str(out / "journal"), name, how), out / "runs" / name, tuple(needs), alone)
 
 
-def journal(folders: Folders) -> list[str]:
-    path = folders.out / "journal"
+def journal(out: Path) -> list[str]:
+    path = out / "journal"
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def run(steps: list[Step], folders: Folders, machine: Machine) -> Outcome:
-    return run_steps(steps, folders, machine, lambda running, waiting: None)
+def run(steps: list[Step], out: Path, machine: Machine) -> StepsOutcome:
+    return run_steps(steps, out / "logs", machine, lambda running, waiting: None)
 
 
-def test_dependants_wait_and_one_job_is_one_at_a_time(folders: Folders) -> None:
-    steps = [step(folders, "b", needs=["a"]), step(folders, "a"), step(folders, "c", needs=["a", "b"])]
-    assert run(steps, folders, ONE) == Outcome(0, {})
-    assert journal(folders) == ["began a", "ended a", "began b", "ended b", "began c", "ended c"]
+def test_dependants_wait_and_one_job_is_one_at_a_time(out: Path) -> None:
+    steps = [step(out, "b", needs=["a"]), step(out, "a"), step(out, "c", needs=["a", "b"])]
+    assert run(steps, out, ONE) == StepsOutcome(0, {})
+    assert journal(out) == ["began a", "ended a", "began b", "ended b", "began c", "ended c"]
 
 
-def test_a_step_alone_has_nothing_beside_it(folders: Folders) -> None:
-    steps = [step(folders, "a"), step(folders, "b"), step(folders, "t", alone=True)]
-    run(steps, folders, TWO)
-    lines = journal(folders)
+def test_a_step_alone_has_nothing_beside_it(out: Path) -> None:
+    steps = [step(out, "a"), step(out, "b"), step(out, "t", alone=True)]
+    run(steps, out, TWO)
+    lines = journal(out)
     assert lines[-2:] == ["began t", "ended t"]
     assert sorted(lines[:4]) == ["began a", "began b", "ended a", "ended b"]
 
 
-def test_jobs_are_dealt_out_to_the_devices(folders: Folders) -> None:
-    steps = [step(folders, name) for name in ("a", "b")]
-    run(steps, folders, Machine(2, ("5", "7"), 1))
-    assert {line.split()[0] for line in journal(folders) if line.startswith("ended")} == {"ended5", "ended7"}
+def test_jobs_are_dealt_out_to_the_devices(out: Path) -> None:
+    steps = [step(out, name) for name in ("a", "b")]
+    run(steps, out, Machine(2, ("5", "7"), 1))
+    assert {line.split()[0] for line in journal(out) if line.startswith("ended")} == {"ended5", "ended7"}
 
 
-def test_a_failure_is_tried_again_and_then_told_with_its_last_words(folders: Folders) -> None:
+def test_a_failure_is_tried_again_and_then_told_with_its_last_words(out: Path) -> None:
     steps = [
-        step(folders, "a", how="fail"),
-        step(folders, "b", needs=["a"]),
-        step(folders, "c", how="once"),
-        step(folders, "d", needs=["c"]),
+        step(out, "a", how="fail"),
+        step(out, "b", needs=["a"]),
+        step(out, "c", how="once"),
+        step(out, "d", needs=["c"]),
     ]
-    outcome = run(steps, folders, ONE)
+    outcome = run(steps, out, ONE)
     assert outcome.failed == {"a": "exit code 3; no a today", "b": "needs a"}
-    lines = journal(folders)
+    lines = journal(out)
     assert lines.count("began a") == 2 and "began b" not in lines
     assert lines.count("began c") == 2 and lines[-1] == "ended d"
 
 
-def test_what_a_user_has_to_mend_is_not_tried_again(folders: Folders) -> None:
-    outcome = run([step(folders, "a", how="mend"), step(folders, "b")], folders, ONE)
+def test_what_a_user_has_to_mend_is_not_tried_again(out: Path) -> None:
+    outcome = run([step(out, "a", how="mend"), step(out, "b")], out, ONE)
     assert outcome.failed == {"a": "exit code 2; no a today"}
-    assert journal(folders) == ["began a", "began b", "ended b"]
+    assert journal(out) == ["began a", "began b", "ended b"]
 
 
 def test_memory_and_disks_may_be_free_the_next_time() -> None:
-    assert exit_code(ArgbeamError("out of memory with 64 sentences, and in halves too")) not in (0, TO_MEND)
-    assert {exit_code(error("x")) for error in (ConfigError, DataError, CheckpointError, DeviceError)} == {TO_MEND}
+    assert exit_code(ArgbeamError("out of memory with 64 sentences, and in halves too")) not in (0, WRONG_INPUT)
+    assert {exit_code(error("x")) for error in (ConfigError, DataError, CheckpointError, DeviceError)} == {WRONG_INPUT}
 
 
-def test_a_signal_lets_every_step_save(folders: Folders) -> None:
-    steps = [step(folders, name, how="wait") for name in ("a", "b", "c")]
+def test_a_signal_lets_every_step_save(out: Path) -> None:
+    steps = [step(out, name, how="wait") for name in ("a", "b", "c")]
 
     def interrupt() -> None:
-        while len(journal(folders)) < 2:
+        while len(journal(out)) < 2:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    outcome = run(steps, folders, TWO)
+    outcome = run(steps, out, TWO)
     thread.join()
     assert outcome.signal == signal.SIGTERM
-    assert sorted(journal(folders)) == ["began a", "began b", "saved a", "saved b"]
+    assert sorted(journal(out)) == ["began a", "began b", "saved a", "saved b"]
 
 
-def test_a_run_that_another_process_still_holds_is_waited_for(folders: Folders) -> None:
+def test_a_run_that_another_process_still_holds_is_waited_for(out: Path) -> None:
     """An orphan of a killed call holds the run's lock while it saves."""
-    lock = folders.runs / "a" / ".lock"
+    lock = out / "runs" / "a" / ".lock"
     lock.parent.mkdir(parents=True)
     hold = (
         "import fcntl, sys, time\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
         "print('held', flush=True)\ntime.sleep(0.6)\nopen(sys.argv[2], 'a').write('let go\\n')\n"
     )
-    command = [sys.executable, "-S", "-c", hold, str(lock), str(folders.out / "journal")]
+    command = [sys.executable, "-S", "-c", hold, str(lock), str(out / "journal")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        run([step(folders, "a")], folders, ONE)
-    assert journal(folders) == ["let go", "began a", "ended a"]
-
-
-def test_one_process_reproduces_into_a_folder(tmp_path: Path) -> None:
-    with only_process(tmp_path), pytest.raises(ArgbeamError) as error, only_process(tmp_path):
-        pass
-    assert str(error.value) == f"{tmp_path}: another process is reproducing into this folder"
+        run([step(out, "a")], out, ONE)
+    assert journal(out) == ["let go", "began a", "ended a"]
 
 
 def test_the_rest_takes_as_long_as_the_speed_so_far_says() -> None:

@@ -1,0 +1,171 @@
+"""The files of a reproduction's folder that the report is made from, with their checks.
+
+plan.json      tables, rows and runs of all commands for this folder
+runs.jsonl     a `RunSummary` of each run, to pass on without the run folders
+runs/RUN/      run folders, each with scores.jsonl (a `ScoringRow` for each scoring) and paired/ (by sentence)
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Json, TypeAdapter
+
+from argbeam.errors import DataError
+from argbeam.files import reading, write_atomic
+from argbeam.reports.records import (
+    EvaluationRow,
+    RunRecords,
+    StageRow,
+    damaged,
+    parse_json,
+    read_rows,
+    read_run_records,
+)
+from argbeam.reproduce.plan import PlannedRow, PlannedTable, RunPlan, Scoring
+from argbeam.runs.layout import RECIPE, RECORDS, is_trained
+from argbeam.settings.recipe_files import read_recipe_json
+
+PLAN, SUMMARIES, TESTS, TIMING_FILE = "plan.json", "runs.jsonl", "tests.jsonl", "timing.json"
+RUNS, LOGS, RECIPES, DATA = "runs", "logs", "recipes", "data"
+SCORES = "scores.jsonl"
+_FIX_PLAN = "remove it, and `argbeam reproduce` plans again and keeps the runs"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A planned run: its name, its shipped recipe, and the run it starts from (empty: none)."""
+
+    name: str
+    origin: str
+    start: str
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """Content of plan.json: the runs and tables of all plans, and the recipes that the newest lacks."""
+
+    runs: tuple[RunRecord, ...]
+    tables: tuple[PlannedTable, ...]
+    left_out: tuple[str, ...]
+
+
+def plan_record(plan: RunPlan, before: PlanRecord | None = None) -> PlanRecord:
+    """The record of a plan, with the tables, seeds and runs of earlier plans that it does not hold itself."""
+    runs = {run.name: run for run in before.runs} if before else {}
+    runs |= {run.name: RunRecord(run.name, run.origin, run.start) for run in plan.runs}
+    tables = {table.name: table for table in before.tables} if before else {}
+    tables |= {table.name: _with_seeds_of(tables.get(table.name), table) for table in plan.tables}
+    return PlanRecord(tuple(runs.values()), tuple(tables.values()), plan.left_out)
+
+
+def _with_seeds_of(before: PlannedTable | None, table: PlannedTable) -> PlannedTable:
+    """The table with all seeds of its rows, where an earlier plan had more of them."""
+    known = {row.label: row.runs for row in before.rows} if before is not None else {}
+
+    def runs(row: PlannedRow) -> tuple[str, ...]:
+        earlier = known.get(row.label, ())
+        return earlier if earlier[: len(row.runs)] == row.runs else row.runs
+
+    return replace(table, rows=tuple(replace(row, runs=runs(row)) for row in table.rows))
+
+
+def write_plan(path: Path, record: PlanRecord) -> None:
+    write_atomic(path, TypeAdapter(PlanRecord).dump_json(record, indent=1, round_trip=True) + b"\n")
+
+
+def read_plan(path: Path) -> PlanRecord:
+    """Content of plan.json, checked: every run that it names is one of its runs."""
+    if not path.is_file():
+        raise DataError(f"{path.parent}: no reproduction: plan.json is missing; `argbeam reproduce` makes one")
+    with reading(path, "a plan as `argbeam reproduce` writes it is expected"):
+        data = path.read_bytes()
+    record = parse_json(data, PlanRecord, path, _FIX_PLAN)
+    known = {run.name for run in record.runs}
+    named = [run.start for run in record.runs if run.start]
+    named += [run for table in record.tables for row in table.rows for run in row.runs]
+    for name in named:
+        if name not in known:
+            raise damaged(path, f"{json.dumps(name)} is none of its runs", _FIX_PLAN)
+    return record
+
+
+@dataclass(frozen=True)
+class ScoringRow:
+    """A line of scores.jsonl: a scoring with a record for each beam."""
+
+    scoring: Json[Scoring]
+    records: list[EvaluationRow]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """All that the report needs of a run; a line of runs.jsonl. It holds no sentence of a corpus.
+
+    `recipe` is empty where the run has not begun.
+    """
+
+    name: str
+    device: str
+    stages: list[StageRow]
+    scores: list[ScoringRow]
+    recipe: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """Training time, without that of the run it started from."""
+        return self.stages[-1].seconds if self.stages else 0.0
+
+    @property
+    def by_scoring(self) -> dict[Scoring, list[EvaluationRow]]:
+        return {row.scoring: row.records for row in self.scores}
+
+
+def read_summaries(out: Path, runs: Iterable[str]) -> dict[str, RunSummary]:
+    """A summary of each run: from its folder, or from runs.jsonl where its model is elsewhere."""
+    path = out / SUMMARIES
+    rows = read_rows(path, RunSummary, fix="restore it from where it came") if path.exists() else []
+    passed_on = {row.name: row for row in rows}
+    return {
+        name: passed_on[name]
+        if name in passed_on and not is_trained(out / RUNS / name)
+        else _summary(out / RUNS / name)
+        for name in runs
+    }
+
+
+def write_summaries(out: Path) -> None:
+    """Write runs.jsonl from the run folders; lines of runs whose model is elsewhere stay."""
+    found = read_summaries(out, (run.name for run in read_plan(out / PLAN).runs)).values()
+    adapter = TypeAdapter(RunSummary)
+    lines = [adapter.dump_json(one, round_trip=True) + b"\n" for one in found if one.stages]
+    write_atomic(out / SUMMARIES, b"".join(lines))
+
+
+def read_scores(run: Path) -> list[ScoringRow]:
+    """The scorings that a run folder holds."""
+    path = run / SCORES
+    fix = "remove it, and `argbeam reproduce` scores the run again"
+    return read_rows(path, ScoringRow, fix=fix) if path.exists() else []
+
+
+def _summary(run: Path) -> RunSummary:
+    fix = f"remove {run}, and `argbeam reproduce` makes the run again"
+    records = read_run_records(run / RECORDS, fix=fix) if (run / RECORDS).exists() else RunRecords([], [], [])
+    return RunSummary(
+        run.name,
+        records.starts[0].device if records.starts else "-",
+        records.stages,
+        read_scores(run),
+        _portable_recipe(run / RECIPE) if (run / RECIPE).exists() else {},
+    )
+
+
+def _portable_recipe(path: Path) -> dict[str, Any]:
+    """The recipe without the folders of this machine: `data.root` is `.`, and `start` the name of a run."""
+    recipe = read_recipe_json(path).model_dump(mode="json")
+    if "root" in recipe["data"]:
+        recipe["data"]["root"] = "."
+    return {**recipe, "start": Path(recipe["start"]).name}
