@@ -1,16 +1,13 @@
-"""Losses: what training minimises, by the name a recipe gives it."""
+"""Losses: what training minimises, by the name a recipe gives it.
+
+Read `bso` and `replay` first: a search finds violations without gradient, the replay scores the few tokens that count
+with gradient. `contract` is what every loss meets. No search belongs here: losses call `beam_search`.
+"""
 
 from collections.abc import Callable
 
-from argbeam.losses.bso import (
-    Bso,
-    Cost,
-    Normalise,
-    one_minus_authors_bleu,
-    one_minus_bleu,
-    zero_one,
-)
-from argbeam.losses.contract import Loss, LossOutput, LossWeights, StepLoss
+from argbeam.losses.bso import Bso, Cost, Normalise, one_minus_authors_bleu, one_minus_bleu, zero_one
+from argbeam.losses.contract import Loss, StepLoss
 from argbeam.losses.crf import Crf
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.mixed import Mixed
@@ -26,18 +23,15 @@ from argbeam.search.stop_rules import STOPS
 from argbeam.settings import losses as settings
 from argbeam.tasks.contract import Task
 
-COSTS: dict[str, Cost] = {
-    "zero_one": zero_one,
-    "sentence_bleu": one_minus_bleu,
-    "authors_bleu": one_minus_authors_bleu,
-}
+__all__ = ["Bso", "CrossEntropy", "Loss", "StepLoss", "make_loss"]
+
+COSTS: dict[str, Cost] = {"zero_one": zero_one, "sentence_bleu": one_minus_bleu, "authors_bleu": one_minus_authors_bleu}
 POLICIES: dict[str, Callable[[float], Policy]] = {
     "restart": Restart,
     "early_update": EarlyUpdate,
     "max_violation": MaxViolation,
 }
-_RULES: dict[str, LastScore | ScoreSum] = {rule.name: rule for rule in (LastScore(), ScoreSum())}
-
+RULES: dict[str, LastScore | ScoreSum] = {"last_score": LastScore(), "score_sum": ScoreSum()}
 RISKS: dict[str, Risk] = {
     "sentence_bleu": one_minus_sentence_bleu,
     "zero_one": zero_one_risk,
@@ -46,10 +40,7 @@ RISKS: dict[str, Risk] = {
 
 
 def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
-    """The loss that a stage of a recipe asks for.
-
-    `width` is the size of the model's outputs, for losses that learn something on top of them.
-    """
+    """The loss of a stage of a recipe. `width` is that of the model's outputs, for a loss with weights of its own."""
     made = _make(loss, task, width)
     if isinstance(loss, settings.SequenceLoss) and loss.cross_entropy > 0:
         return Mixed(made, loss.cross_entropy)
@@ -74,7 +65,7 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
                 normalise=Normalise(loss.normalise),
                 reset_optimizer=loss.reset_optimizer,
                 policy=POLICIES[loss.policy],
-                rule=_RULES[loss.rule],
+                rule=RULES[loss.rule],
             )
         case settings.CrfLoss():
             return Crf(
@@ -125,24 +116,3 @@ def _schedule(schedule: settings.Schedule) -> Schedule:
             return Exponential(schedule.base)
         case settings.InverseSigmoidSchedule():
             return InverseSigmoid(schedule.k)
-
-
-__all__ = [
-    "COSTS",
-    "POLICIES",
-    "RISKS",
-    "Bso",
-    "Cost",
-    "Crf",
-    "CrossEntropy",
-    "Loss",
-    "LossOutput",
-    "LossWeights",
-    "Mixed",
-    "Mixer",
-    "Mrt",
-    "Risk",
-    "ScheduledSampling",
-    "StepLoss",
-    "make_loss",
-]

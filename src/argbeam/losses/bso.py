@@ -14,32 +14,30 @@ from argbeam.losses.replay import replay, since_restart
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
+from argbeam.models.state import State
 from argbeam.search.gold import Gold, Policy, Restart
-from argbeam.search.result import Violations
+from argbeam.search.result import Beams, Violations
 from argbeam.search.score_rules import LastScore, ScoreSum
-from argbeam.search.search import beam_search
+from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Successors
 
-Cost = Callable[
-    [Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]],
-    Float[Tensor, "B T"],
-]
+Cost = Callable[[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]], Float[Tensor, "B T"]]
 """A cost of rivals: `cost(rival_BT, gold_BT, violation_BT)` is read at the violations, each of which ends a segment."""
 
 DECILES = 10
 
 
 class Normalise(Enum):
-    """What a sum over a batch is divided by. BSO's authors divide by nothing and rescale the gradient's norm."""
+    """Divisor of a sum over a batch. BSO's authors divide by nothing and rescale the gradient's norm."""
 
     NONE = "none"
     SENTENCES = "sentences"
     WORDS = "words"
 
-    def count(self, sentences: Float[Tensor, ""], words: Float[Tensor, ""]) -> Float[Tensor, ""] | None:
+    def count(self, sentences: Float[Tensor, ""], tokens: Float[Tensor, ""]) -> Float[Tensor, ""] | None:
         """The divisor, at least 1: a batch of padding alone has a loss of zero."""
-        count = {Normalise.NONE: None, Normalise.SENTENCES: sentences, Normalise.WORDS: words}[self]
+        count = {Normalise.NONE: None, Normalise.SENTENCES: sentences, Normalise.WORDS: tokens}[self]
         return None if count is None else count.clamp(min=1)
 
 
@@ -62,12 +60,12 @@ def one_minus_authors_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tens
 class Bso:
     """The loss of section 4.1: over all violations, cost * (margin - f(gold) + f(rival)).
 
-    `policy` says which violations there are: all of a search that restarts (BSO), the one where gold falls off the beam
-    (`EarlyUpdate`), or the worst one (`MaxViolation`). f is the newest word's score; with the rule `ScoreSum`, by which
-    models are then searched as well, the sum of the scores since the last restart.
+    `policy` chooses the violations: all of a search that restarts (BSO), the one where gold falls off the beam
+    (`EarlyUpdate`), or the worst one (`MaxViolation`). f is the newest token's score; with the rule `ScoreSum`, also
+    that of decoding, the sum of the scores since the last restart.
 
-    `successors` are those of the training search: with the task's constraint this is ConBSO. `stop` is None in tasks of
-    fixed length. The beam grows from `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
+    `successors` are those of the training search: with the task's constraint this is ConBSO. `stop` counts in tasks of
+    open length only. The beam grows from `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
     """
 
     successors: Successors
@@ -98,44 +96,23 @@ class BsoStep:
     beam: int
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        bso = self.bso
-        gold_BT, length_B = batch.target_BT, batch.target_length_B
-        state = model.encode(batch, noise)
+        bso, gold_BT = self.bso, batch.target_BT
         policy = bso.policy(bso.margin)
-        found = beam_search(
-            model,
-            state,
-            bso.successors.start(batch),
-            beam_size=self.beam,
-            length_B=length_B,
-            steps=gold_BT.shape[1],
-            rule=bso.rule,
-            stop=bso.stop if bso.open_length else None,
-            gold=Gold(gold_BT, length_B, policy),
-            n_best=0,
-        ).violations
-        assert found is not None
-        again = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)
+        settings = SearchSettings(self.beam, bso.rule, bso.stop if bso.open_length else None, n_best=0)
+        state = model.encode(batch, noise)
+        found, _ = search_with_gold(model, state, bso.successors, settings, batch, policy)
+        replayed = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)
+        behind_BT = replayed.rival_score_BT - replayed.gold_score_BT
+        if bso.rule.adds_up:
+            behind_BT = since_restart(behind_BT, found.violation_BT)
+        # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
+        behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
         cost_BT = bso.cost_scale * bso.cost(found.rival_BT, gold_BT, found.violation_BT)
         # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
         cost_BT = torch.where(found.violation_BT, cost_BT, 0.0)
-        difference_BT = again.rival_BT - again.gold_BT
-        if bso.rule.adds_up:
-            difference_BT = since_restart(difference_BT, found.violation_BT)
-        # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
-        difference_BT = torch.where(found.rival_is_gold_BT, 0.0, difference_BT)
-        loss_BT = cost_BT.to(difference_BT.dtype) * (bso.margin + difference_BT)
+        loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + behind_BT)
         total = torch.where(found.violation_BT, loss_BT, 0.0).sum()
-        sentences = (length_B > 0).sum().to(total.dtype)
-        words = length_B.sum().to(total.dtype)
-        sums = {
-            "loss": total.detach(),
-            "sentences": sentences,
-            "words": words,
-            **diagnostics(found, length_B),
-            **({} if policy.restarts else stopping(found, length_B)),
-        }
-        return LossOutput(total, bso.normalise.count(sentences, words), sums)
+        return searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
 
 
 def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -> int:
@@ -143,35 +120,47 @@ def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -
     return min(end, start + epoch // epochs_per_beam)
 
 
-def diagnostics(found: Violations, length_B: Int[Tensor, " B"]) -> dict[str, Tensor]:
-    """Sums that tell how the search went: `*_by_tenth` are counts by tenths of the sentence."""
-    violation_BT = found.violation_BT
-    dtype = found.gold_score_BT.dtype
+@torch.no_grad()
+def search_with_gold(
+    model: Model, state: State, successors: Successors, settings: SearchSettings, batch: Batch, policy: Policy
+) -> tuple[Violations, Beams]:
+    """The training search: violations, and the successors of every step."""
+    gold = Gold(batch.target_BT, batch.target_length_B, policy)
+    choices, steps = successors.start(batch), batch.target_BT.shape[1]
+    pauses = search_in_parts(model, state, choices, settings, length_B=gold.length_B, steps=steps, gold=gold)
+    result = result_of(pauses)
+    assert result.violations is not None
+    return result.violations, result.beams
+
+
+def searched_output(
+    total: Float[Tensor, ""], normalise: Normalise, found: Violations, length_B: Int[Tensor, " B"], *, restarts: bool
+) -> LossOutput:
+    """The loss with sums about the search.
+
+    `*_by_tenth` are counts by tenths of the sentence. Without restarts: sentences that lost gold before their end, and
+    tokens up to there.
+    """
+    violation_BT, dtype = found.violation_BT, total.dtype
     position_T = torch.arange(violation_BT.shape[1], device=length_B.device)
     tenth_BT = (DECILES * position_T // length_B.clamp(min=1)[:, None]).clamp(max=DECILES - 1)
+    hot_BTD = tenth_BT[..., None] == torch.arange(DECILES, device=length_B.device)
     real_BT = position_T < length_B[:, None]
-    # The words of segments that end in a violation are those up to the last violation of the sentence.
-    last_B = torch.where(violation_BT, position_T + 1, 0).amax(1)
-
-    def by_tenth(mask_BT: Tensor) -> Tensor:
-        hot_BTD = tenth_BT[..., None] == torch.arange(DECILES, device=length_B.device)
-        return (hot_BTD & mask_BT[..., None]).sum((0, 1)).to(dtype)
-
-    return {
-        "violations": violation_BT.sum().to(dtype),
-        "rival_is_gold": found.rival_is_gold_BT.sum().to(dtype),
-        "rival_ended": found.rival_ended_BT.sum().to(dtype),
-        "segment_words": last_B.sum().to(dtype),
-        "gold_on_beam": (found.gold_on_beam_B & (length_B > 0)).sum().to(dtype),
-        "violations_by_tenth": by_tenth(violation_BT),
-        "words_by_tenth": by_tenth(real_BT),
+    # Segments that end in a violation hold the tokens up to the last violation of the sentence.
+    segments_B = torch.where(violation_BT, position_T + 1, 0).amax(1)
+    counts = {
+        "sentences": (length_B > 0).sum(),
+        "words": length_B.sum(),
+        "violations": violation_BT.sum(),
+        "rival_is_gold": found.rival_is_gold_BT.sum(),
+        "rival_ended": found.rival_ended_BT.sum(),
+        "segment_words": segments_B.sum(),
+        "gold_on_beam": (found.gold_on_beam_B & (length_B > 0)).sum(),
+        "violations_by_tenth": (hot_BTD & violation_BT[..., None]).sum((0, 1)),
+        "words_by_tenth": (hot_BTD & real_BT[..., None]).sum((0, 1)),
     }
-
-
-def stopping(found: Violations, length_B: Int[Tensor, " B"]) -> dict[str, Tensor]:
-    """Sums that tell how far searches without restarts kept gold: sentences that lost it early, words up to there."""
-    dtype = found.gold_score_BT.dtype
-    return {
-        "stopped_early": (found.stop_B < length_B - 1).sum().to(dtype),
-        "stop_words": (found.stop_B + 1).minimum(length_B).sum().to(dtype),
-    }
+    if not restarts:
+        counts["stopped_early"] = (found.stop_B < length_B - 1).sum()
+        counts["stop_words"] = (found.stop_B + 1).minimum(length_B).sum()
+    sums = {"loss": total.detach()} | {name: count.to(dtype) for name, count in counts.items()}
+    return LossOutput(total, normalise.count(sums["sentences"], sums["words"]), sums)

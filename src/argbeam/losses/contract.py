@@ -16,10 +16,10 @@ from argbeam.search.stop_rules import Stop
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A sum, the number it is a sum over (None: it is not divided by anything), and detached sums for the records.
+    """A sum, its divisor (None: it is not divided), and detached sums for the records.
 
-    All of them add up over the rows of a batch: that of the whole is the sum of those of its parts, in which processes
-    and a device with too little memory take it.
+    All of them add up over the rows of a batch: several processes, and a device with too little memory, take a batch in
+    parts and add the parts.
     """
 
     total: Float[Tensor, ""]
@@ -29,40 +29,40 @@ class LossOutput:
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What a loss learns besides the model, and at which rate. It is trained and saved with the model, not kept."""
+    """Weights of a loss besides the model's, and their learning rate. Checkpoints hold them, final models do not."""
 
     module: nn.Module
     rate: float
 
 
 class StepLoss(Protocol):
-    """A loss with everything about it fixed. Hashable: equal ones may share a captured step."""
+    """The loss of one epoch. Hashable: equal ones may share a captured step."""
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput: ...
 
     @property
     def beam(self) -> int:
-        """The beam it searches with; 0 if it does not search."""
+        """Beam of its search; 0 without a search."""
 
 
 class Loss(Protocol):
-    """A loss as a recipe names it: it may change with the progress of training, and only with that."""
+    """A loss as a recipe names it: it may change from epoch to epoch."""
 
     def at(self, epoch: int) -> StepLoss:
         """The loss in this epoch of its stage, counted from 0."""
 
     @property
     def reset_optimizer(self) -> bool:
-        """Whether the optimizer forgets what it has seen when the loss changes from one epoch to the next."""
+        """Whether the optimizer's sums start again from zero when the loss changes between two epochs."""
 
     @property
     def rule(self) -> ScoreRule:
-        """How a model trained with this loss ranks prefixes."""
+        """Score rule of models trained with this loss."""
 
     @property
     def stop(self) -> Stop:
-        """When its search ends, in tasks of open length."""
+        """Stop rule of these models, in tasks of open length."""
 
     @property
     def weights(self) -> LossWeights | None:
-        """The loss's own weights, where it has some."""
+        """The loss's own weights, if any."""

@@ -7,16 +7,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.losses.bso import Normalise, curriculum_beam, diagnostics, stopping
+from argbeam.losses.bso import Normalise, curriculum_beam, search_with_gold, searched_output
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay_each
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.models.state import State
-from argbeam.search.gold import EarlyUpdate, Gold
-from argbeam.search.result import Beams, prefix_words
+from argbeam.search.gold import EarlyUpdate
+from argbeam.search.result import Beams, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreSum
-from argbeam.search.search import beam_search
+from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Successors
 
@@ -25,9 +24,9 @@ from argbeam.search.successors import Successors
 class Crf:
     """Minus the log-probability of gold's prefix among the prefixes of the beam, gold's counted once.
 
-    A prefix's score is the sum of its words' raw scores, and the beam is that of the step at which gold fell off it, or
-    of the last step (section 2.3). Normalisation goes over the beam and not over words, so that a
-    word's score can be corrected by what comes later.
+    A prefix's score is the sum of its tokens' raw scores. The beam is that of the step at which gold fell off it, or of
+    the last step (section 2.3). Probabilities are normalised over the beam, not token by token, so that later tokens
+    can correct an earlier token's score. Settings as in `Bso`.
     """
 
     successors: Successors
@@ -54,37 +53,17 @@ class CrfStep:
     beam: int
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        crf = self.crf
-        gold_BT, length_B = batch.target_BT, batch.target_length_B
+        crf, gold_BT, length_B = self.crf, batch.target_BT, batch.target_length_B
+        settings = SearchSettings(self.beam, crf.rule, crf.stop if crf.open_length else None, n_best=0)
+        # Without a margin, a violation is a search that does not return gold: the records count those.
+        policy = EarlyUpdate(margin=0.0)
         state = model.encode(batch, noise)
-        search = beam_search(
-            model,
-            state,
-            crf.successors.start(batch),
-            beam_size=self.beam,
-            length_B=length_B,
-            steps=gold_BT.shape[1],
-            rule=crf.rule,
-            stop=crf.stop if crf.open_length else None,
-            # Without a margin, a violation is a search that does not return gold: the records count those.
-            gold=Gold(gold_BT, length_B, EarlyUpdate(margin=0.0)),
-            n_best=0,
-        )
-        found = search.violations
-        assert found is not None
-        beam_BKT, alive_BK = _beam_at(search.beams, found.stop_B, self.beam)
+        found, beams = search_with_gold(model, state, crf.successors, settings, batch, policy)
+        beam_BKT, alive_BK = _beam_at(beams, found.stop_B, self.beam)
+        scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1))
         until_B = (found.stop_B + 1).minimum(length_B)
-        total = _minus_log_probability(model, state, beam_BKT, alive_BK, gold_BT, until_B).sum()
-        sentences = (length_B > 0).sum().to(total.dtype)
-        words = length_B.sum().to(total.dtype)
-        sums = {
-            "loss": total.detach(),
-            "sentences": sentences,
-            "words": words,
-            **diagnostics(found, length_B),
-            **stopping(found, length_B),
-        }
-        return LossOutput(total, crf.normalise.count(sentences, words), sums)
+        total = _minus_log_probability(scores_BRT, beam_BKT, alive_BK, gold_BT, until_B).sum()
+        return searched_output(total, crf.normalise, found, length_B, restarts=False)
 
 
 def _beam_at(
@@ -93,23 +72,21 @@ def _beam_at(
     """The prefixes on the beam of one step of each sentence, and which of its places hold one."""
     step_BK = step_B[:, None].expand(-1, beam_size)
     place_BK = torch.arange(beam_size, device=step_B.device).expand_as(step_BK)
-    rank_BK = beams.scores_TBJ[:, :, :beam_size].gather(0, step_BK[None])[0]
-    return prefix_words(beams, place_BK, step_BK), rank_BK > NEVER
+    score_BK = beams.scores_TBJ[:, :, :beam_size].gather(0, step_BK[None])[0]
+    return prefix_tokens(beams, place_BK, step_BK), score_BK > NEVER
 
 
 def _minus_log_probability(
-    model: Model,
-    state: State,
+    scores_BRT: Float[Tensor, "B R T"],
     beam_BKT: Int[Tensor, "B K T"],
     alive_BK: Bool[Tensor, "B K"],
     gold_BT: Int[Tensor, "B T"],
     until_B: Int[Tensor, " B"],
 ) -> Float[Tensor, " B"]:
-    """Minus the log of gold's share among the prefixes on the beam and gold's own, each of `until_B` words."""
-    scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1))
+    """Minus the log of gold's share among the prefixes on the beam and gold's own, the last; `until_B` tokens count."""
     real_B1T = (torch.arange(gold_BT.shape[1], device=gold_BT.device) < until_B[:, None])[:, None]
-    total_BR = torch.where(real_B1T, scores_BRT, 0.0).sum(2)
-    # Gold is counted once, in the last row, which is its own: its place on the beam is left out.
+    score_BR = torch.where(real_B1T, scores_BRT, 0.0).sum(2)
+    # Gold counts once, in its own row: its place on the beam is left out.
     is_gold_BK = ((beam_BKT == gold_BT[:, None]) | ~real_B1T).all(2)
     counted_BR = torch.cat([alive_BK & ~is_gold_BK, torch.ones_like(alive_BK[:, :1])], 1)
-    return total_BR.masked_fill(~counted_BR, NEVER).logsumexp(1) - total_BR[:, -1]
+    return score_BR.masked_fill(~counted_BR, NEVER).logsumexp(1) - score_BR[:, -1]

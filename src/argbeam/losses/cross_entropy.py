@@ -1,4 +1,4 @@
-"""Word-level cross-entropy with the gold history: the paper's seq2seq baseline and the pre-training of BSO."""
+"""Token-level cross-entropy with the gold history: the paper's seq2seq baseline and the pre-training of BSO."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from argbeam.search.stop_rules import StopBest
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Minus the sum of the gold words' log-probabilities, over the number of sentences."""
+    """Minus the sum of the gold tokens' log-probabilities, over the number of sentences."""
 
     rule = LogprobSum()
     stop = StopBest()
@@ -37,14 +37,15 @@ class CrossEntropy:
 def gold_loss(
     scores_BTV: Float[Tensor, "B T V"], gold_BT: Int[Tensor, "B T"], length_B: Int[Tensor, " B"]
 ) -> LossOutput:
-    """Minus the sum of the gold words' log-probabilities under these scores, over the number of sentences."""
-    lost_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
+    """Minus the sum of the gold tokens' log-probabilities under these scores, over the number of sentences."""
+    loss_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
     real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
-    total = torch.where(real_BT, lost_BT, 0.0).sum()
-    sentences = (length_B > 0).sum().to(total.dtype)
-    # A batch of padding alone has a loss of zero, not of zero over zero.
+    return per_sentence(torch.where(real_BT, loss_BT, 0.0).sum(), length_B, {})
+
+
+def per_sentence(total: Float[Tensor, ""], length_B: Int[Tensor, " B"], sums: dict[str, Tensor]) -> LossOutput:
+    """A sum divided by the number of sentences, with further sums; at least by 1, for a batch of padding alone."""
+    sentences, tokens = (length_B > 0).sum().to(total.dtype), length_B.sum().to(total.dtype)
     return LossOutput(
-        total,
-        sentences.clamp(min=1),
-        {"loss": total.detach(), "sentences": sentences, "words": length_B.sum().to(total.dtype)},
+        total, sentences.clamp(min=1), {"loss": total.detach(), "sentences": sentences, "words": tokens, **sums}
     )

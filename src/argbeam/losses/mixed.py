@@ -17,8 +17,10 @@ from argbeam.search.stop_rules import Stop
 
 @dataclass(frozen=True)
 class Mixed:
-    """(1 - weight) * sequence loss + weight * cross-entropy, both as sums over the batch, divided by what the sequence
-    loss is divided by: a sentence has the same share of both, however the sum is normalised."""
+    """(1 - weight) * sequence loss + weight * cross-entropy, both as sums over the batch.
+
+    The divisor is the sequence loss's: a sentence has the same share of both, however the sum is normalised.
+    """
 
     sequence: Loss
     weight: float
@@ -69,9 +71,9 @@ class MixedStep:
 
 
 class EncodedOnce:
-    """A model that reads its batch once: two losses share the encoder's states and the dropout drawn with them.
+    """A model that encodes its batch once: two losses share the encoder's states and the dropout drawn with them.
 
-    The first to encode says how many target steps there are; the second may need no more.
+    The second loss may need no more target steps than the first.
     """
 
     def __init__(self, model: Model) -> None:

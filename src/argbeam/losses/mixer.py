@@ -1,4 +1,4 @@
-"""MIXER (Ranzato et al. 2016): cross-entropy for the first words of a sentence, REINFORCE for the rest."""
+"""MIXER (Ranzato et al. 2016): cross-entropy for the first tokens of a sentence, REINFORCE for the rest."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput, LossWeights
-from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.cross_entropy import CrossEntropy, per_sentence
 from argbeam.losses.replay import gold_outputs
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu
-from argbeam.losses.sampling import drawn_words, needed, until_end, with_room, write
+from argbeam.losses.sampling import drawn_tokens, needed, until_end, with_room, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import NEVER, LogprobSum
@@ -21,7 +21,7 @@ from argbeam.search.successors import Successors
 
 
 class Baseline(nn.Module):
-    """The reward to be expected, by a linear regression on what the output layer reads (section 3.2.1)."""
+    """Expected reward, by a linear regression on the input of the output layer (section 3.2.1)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Baseline(nn.Module):
 
 @dataclass(frozen=True)
 class Mixer:
-    """Of a sentence of T words the last delta are the model's own, drawn from it, and may turn out more or fewer.
+    """The last delta tokens of a sentence are the model's own, drawn from it, and may turn out more or fewer.
 
-    The first T - delta words are learnt by cross-entropy. A word of the rest has the loss
-    -(reward - baseline) * log p(word), where the reward is 1 - `risk` of the whole output and the baseline what was to
-    be expected before the word. delta is 0 for `cross_entropy_epochs`, then grows by `words_per_border` at once and
-    again every `epochs_per_border` epochs. `successors` are the same for all steps (`Unconstrained`).
+    The tokens before them are trained by cross-entropy. An own token has the loss -(reward - baseline) * log p(token):
+    the reward is 1 - `risk` of the whole output, the baseline the reward expected before the token. delta is 0 for
+    `cross_entropy_epochs`, then grows by `words_per_border` at once and again every `epochs_per_border` epochs.
+    `successors` are the same for all steps (`Unconstrained`).
     """
 
     successors: Successors
@@ -61,20 +61,14 @@ class Mixer:
         return LossWeights(self.baseline, self.baseline_rate)
 
     def at(self, epoch: int) -> "MixerStep":
-        return MixerStep(
-            self,
-            own_words(
-                epoch,
-                cross_entropy_epochs=self.cross_entropy_epochs,
-                epochs_per_border=self.epochs_per_border,
-                words_per_border=self.words_per_border,
-            ),
-        )
+        # Algorithm 1, T - s.
+        borders = 1 + (epoch - self.cross_entropy_epochs) // self.epochs_per_border
+        return MixerStep(self, 0 if epoch < self.cross_entropy_epochs else borders * self.words_per_border)
 
 
 @dataclass(frozen=True)
 class MixerStep:
-    """MIXER with the border of one epoch: the last `delta` words are the model's own."""
+    """MIXER with the border of one epoch: the last `delta` tokens are the model's own."""
 
     mixer: Mixer
     delta: int
@@ -90,35 +84,25 @@ class MixerStep:
         position_T = torch.arange(gold_BT.shape[1], device=gold_BT.device)
         own_BT = position_T >= (length_B - self.delta)[:, None]
         allowed_1V = mixer.successors.start(batch).allowed()
-        pick = drawn_words(allowed_1V, noise, steps=gold_BT.shape[1])
+        pick = drawn_tokens(allowed_1V, noise, steps=gold_BT.shape[1])
         state = model.encode(batch, noise)
         written_BT = write(model, state, gold_BT, own_BT, pick)
-        words_BT, real_BT = until_end(written_BT, limit_B)
+        tokens_BT, real_BT = until_end(written_BT, limit_B)
         output_BTH = gold_outputs(model, state, written_BT)
-        # Own words were drawn among those allowed, gold words are learnt against the whole vocabulary.
+        # Own tokens were drawn among those allowed, gold tokens are trained against the whole vocabulary.
         barred_BTV = own_BT[..., None] & ~allowed_1V
         scores_BTV = model.scores(output_BTH).masked_fill(barred_BTV, NEVER)
-        lost_X = F.cross_entropy(scores_BTV.flatten(0, 1), written_BT.flatten(), reduction="none")
-        reward_B = (1 - mixer.risk(words_BT, real_BT.sum(1), gold_BT, length_B)).to(lost_X.dtype)
+        loss_X = F.cross_entropy(scores_BTV.flatten(0, 1), written_BT.flatten(), reduction="none")
+        reward_B = (1 - mixer.risk(tokens_BT, real_BT.sum(1), gold_BT, length_B)).to(loss_X.dtype)
         # No gradient of the baseline's error reaches the model.
         error_BT = reward_B[:, None] - mixer.baseline(output_BTH.detach())
         weight_BT = torch.where(own_BT, error_BT.detach(), 1.0)
-        total = torch.where(real_BT, weight_BT * lost_X.view_as(gold_BT), 0.0).sum()
+        total = torch.where(real_BT, weight_BT * loss_X.view_as(gold_BT), 0.0).sum()
         error = torch.where(real_BT & own_BT, error_BT.square(), 0.0).sum()
-        sentences = (length_B > 0).sum().to(total.dtype)
         sums = {
             "loss": total.detach(),
-            "sentences": sentences,
-            "words": length_B.sum().to(total.dtype),
             "own_words": (real_BT & own_BT).sum().to(total.dtype),
             "reward": torch.where(length_B > 0, reward_B, 0.0).sum(),
             "baseline_error": error.detach(),
         }
-        return LossOutput(total + mixer.baseline_weight * error, sentences.clamp(min=1), sums)
-
-
-def own_words(epoch: int, *, cross_entropy_epochs: int, epochs_per_border: int, words_per_border: int) -> int:
-    """How many words at the end of a sentence are the model's own in an epoch (Algorithm 1, T - s)."""
-    if epoch < cross_entropy_epochs:
-        return 0
-    return words_per_border * (1 + (epoch - cross_entropy_epochs) // epochs_per_border)
+        return per_sentence(total + mixer.baseline_weight * error, length_B, sums)

@@ -1,4 +1,4 @@
-"""Minimum risk training (Shen et al. 2016): the risk to be expected of a few candidate outputs."""
+"""Minimum risk training (Shen et al. 2016): the expected risk of a few candidate outputs."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,8 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import PAD
 from argbeam.losses.contract import LossOutput
-from argbeam.losses.replay import word_logprobs
+from argbeam.losses.cross_entropy import per_sentence
+from argbeam.losses.replay import token_logprobs
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu
 from argbeam.losses.sampling import needed, sample, with_room
 from argbeam.models.contract import Model
@@ -19,26 +20,20 @@ from argbeam.models.state import State
 from argbeam.search.score_rules import NEVER, LogprobSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import StopBest
-from argbeam.search.successors import Successors
+from argbeam.search.successors import Choices, Successors
 
 
 class Candidates(Protocol):
-    """Where the candidates come from."""
+    """Source of the candidates."""
 
     @property
     def beam(self) -> int:
-        """The beam of a search, 0 where there is none."""
+        """Beam of its search; 0 without a search."""
 
     def __call__(
-        self,
-        model: Model,
-        state: State,
-        successors: Successors,
-        batch: Batch,
-        noise: Noise | None,
-        limit_B: Int[Tensor, " B"],
+        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Int[Tensor, " B"], steps: int
     ) -> Int[Tensor, "B R T"]:
-        """R outputs a sentence, PAD behind their end; a row of PAD alone is none."""
+        """R outputs per sentence, PAD behind their end; a row of PAD alone is none."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +44,9 @@ class Sampled:
     beam = 0
 
     def __call__(
-        self, model: Model, state: State, successors: Successors, batch: Batch, noise: Noise | None, limit_B: Tensor
+        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Tensor, steps: int
     ) -> Int[Tensor, "B R T"]:
-        return sample(
-            model,
-            state,
-            successors.start(batch),
-            needed(noise, "mrt"),
-            rows=self.size,
-            length_B=limit_B,
-            steps=batch.target_BT.shape[1],
-        )
+        return sample(model, state, choices, needed(noise, "mrt"), rows=self.size, length_B=limit_B, steps=steps)
 
 
 @dataclass(frozen=True)
@@ -74,29 +61,28 @@ class Searched:
         return self.size
 
     def __call__(
-        self, model: Model, state: State, successors: Successors, batch: Batch, noise: Noise | None, limit_B: Tensor
+        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Tensor, steps: int
     ) -> Int[Tensor, "B R T"]:
-        found = beam_search(
+        return beam_search(
             model,
             state,
-            successors.start(batch),
+            choices,
             beam_size=self.size,
             length_B=limit_B,
-            steps=batch.target_BT.shape[1],
+            steps=steps,
             rule=LogprobSum(),
             stop=StopBest() if self.open_length else None,
             n_best=self.size,
             end_early=False,
-        )
-        return found.tokens_BNT
+        ).tokens_BNT
 
 
 @dataclass(frozen=True)
 class Mrt:
     """Over the distinct candidates y of a sentence, the sum of Q(y) risk(y) with Q(y) = p(y)^alpha / sum p(y')^alpha.
 
-    `alpha` is the sharpness of Q; with `include_gold` gold is a candidate. `successors` are those of
-    the candidates; probabilities are normalised over the whole vocabulary, as they are in decoding.
+    `alpha` is the sharpness of Q; with `include_gold` gold is a candidate. `successors` are those of the candidates;
+    probabilities are normalised over the whole vocabulary, as they are in decoding.
     """
 
     successors: Successors
@@ -121,39 +107,31 @@ class Mrt:
         batch, limit_B = with_room(batch, self.extra_length)
         gold_BT, gold_length_B = batch.target_BT, batch.target_length_B
         state = model.encode(batch, noise)
-        words_BRT = self.candidates(model, state, self.successors, batch, noise, limit_B)
+        tokens_BRT = self.candidates(model, state, self.successors.start(batch), noise, limit_B, gold_BT.shape[1])
         if self.include_gold:
-            words_BRT = torch.cat([gold_BT[:, None], words_BRT], 1)
-        rows = words_BRT.shape[1]
-        real_BRT = words_BRT != PAD
-        length_BR = real_BRT.sum(2)
+            tokens_BRT = torch.cat([gold_BT[:, None], tokens_BRT], 1)
+        rows = tokens_BRT.shape[1]
+        real_BRT = tokens_BRT != PAD
         risk_X = self.risk(
-            words_BRT.flatten(0, 1),
-            length_BR.flatten(),
+            tokens_BRT.flatten(0, 1),
+            real_BRT.sum(2).flatten(),
             gold_BT.repeat_interleave(rows, 0),
             gold_length_B.repeat_interleave(rows, 0),
         )
-        counted_BR = _distinct(words_BRT)
-        logprob_BR = torch.where(real_BRT, word_logprobs(model, state, words_BRT), 0.0).sum(2)
+        counted_BR = _distinct(tokens_BRT)
+        logprob_BR = torch.where(real_BRT, token_logprobs(model, state, tokens_BRT), 0.0).sum(2)
         q_BR = (self.alpha * logprob_BR).masked_fill(~counted_BR, NEVER).softmax(1)
         risk_B = (q_BR * risk_X.view_as(q_BR).to(q_BR.dtype)).sum(1)
         real_B = gold_length_B > 0
         total = torch.where(real_B, risk_B, 0.0).sum()
-        sentences = real_B.sum().to(total.dtype)
-        sums = {
-            "loss": total.detach(),
-            "sentences": sentences,
-            "words": gold_length_B.sum().to(total.dtype),
-            "risk": total.detach(),
-            "candidates": (counted_BR & real_B[:, None]).sum().to(total.dtype),
-        }
-        return LossOutput(total, sentences.clamp(min=1), sums)
+        candidates = (counted_BR & real_B[:, None]).sum().to(total.dtype)
+        return per_sentence(total, gold_length_B, {"risk": total.detach(), "candidates": candidates})
 
 
-def _distinct(words_BRT: Int[Tensor, "B R T"]) -> Bool[Tensor, "B R"]:
-    """Which rows count: those with words, each sequence once. The first always does, so that something is counted."""
-    same_BRR = (words_BRT[:, :, None] == words_BRT[:, None]).all(3)
+def _distinct(tokens_BRT: Int[Tensor, "B R T"]) -> Bool[Tensor, "B R"]:
+    """Rows that count: those with tokens, each sequence once. The first always does, so that something is counted."""
+    same_BRR = (tokens_BRT[:, :, None] == tokens_BRT[:, None]).all(3)
     repeated_BR = same_BRR.tril(-1).any(2)
-    some_BR = (words_BRT != PAD).any(2)
-    first_R = torch.arange(words_BRT.shape[1], device=words_BRT.device) == 0
+    some_BR = (tokens_BRT != PAD).any(2)
+    first_R = torch.arange(tokens_BRT.shape[1], device=tokens_BRT.device) == 0
     return (~repeated_BR & some_BR) | first_R

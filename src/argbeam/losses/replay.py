@@ -1,4 +1,4 @@
-"""Scoring given words again, with gradient: the gold history, gold and rival side by side, or any sequences."""
+"""Given tokens scored again, with gradient: the gold history, gold and rival side by side, or any sequences."""
 
 from dataclasses import dataclass
 
@@ -14,26 +14,23 @@ from argbeam.models.state import State
 
 @dataclass(frozen=True)
 class Replayed:
-    """The scores of the gold words and of the rival words."""
+    """Scores of the gold tokens and of the rivals' tokens."""
 
-    gold_BT: Float[Tensor, "B T"]
-    rival_BT: Float[Tensor, "B T"]
+    gold_score_BT: Float[Tensor, "B T"]
+    rival_score_BT: Float[Tensor, "B T"]
 
 
 def gold_outputs(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T H"]:
-    """What the output layer reads before each gold word, the words before it given."""
+    """Input of the output layer before each gold token, after the gold tokens before it."""
     return unroll(model, state, _shifted(gold_BT).T).transpose(0, 1)
 
 
 def unroll(
-    model: Model,
-    state: State,
-    read_TN: Int[Tensor, "T N"],
-    restarted_TB: Bool[Tensor, "T B"] | None = None,
+    model: Model, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
 ) -> Float[Tensor, "T N H"]:
-    """What the output layer reads after each of these words: step by step, or in one pass of the model's own.
+    """Input of the output layer after each of these tokens: step by step, or in one pass of the model's own.
 
-    Where `restarted_TB` says so, the second row of a pair takes the first one's state before it reads.
+    Where `restarted_TB` is true, the second row of a pair takes the first row's state before it reads.
     """
     at_once = model.unroll(state, read_TN, restarted_TB) if isinstance(model, Unrolls) else None
     if at_once is not None:
@@ -50,17 +47,17 @@ def unroll(
 
 
 def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-    """The scores of the whole vocabulary at every step of the gold history, from one product."""
+    """Scores of the whole vocabulary at every step of the gold history, from one product."""
     return model.scores(gold_outputs(model, state, gold_BT))
 
 
-def word_logprobs(model: Model, state: State, words_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
-    """The log-probability of every word of R sequences a sentence, normalised over the whole vocabulary."""
-    batch, rows, steps = words_BRT.shape
-    words_NT = words_BRT.flatten(0, 1)
-    scores_NTV = score(model, state.repeated(rows), words_NT)
-    lost_X = F.cross_entropy(scores_NTV.flatten(0, 1), words_NT.flatten(), reduction="none")
-    return -lost_X.view(batch, rows, steps)
+def token_logprobs(model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
+    """Log-probability of every token of R sequences per sentence, normalised over the whole vocabulary."""
+    batch, rows, steps = tokens_BRT.shape
+    tokens_NT = tokens_BRT.flatten(0, 1)
+    scores_NTV = score(model, state.repeated(rows), tokens_NT)
+    loss_X = F.cross_entropy(scores_NTV.flatten(0, 1), tokens_NT.flatten(), reduction="none")
+    return -loss_X.view(batch, rows, steps)
 
 
 def replay(
@@ -74,7 +71,7 @@ def replay(
 
     Autograd then does the merge of Algorithm 1 (Wiseman & Rush 2016) by itself: the gradient of a rival's segment joins
     the gold lane's where the segment began, and the graph holds 2T steps whatever the beam. Restart column t means that
-    both lanes have read gold's word t when they score the words of column t + 1.
+    both lanes have read gold's token t when they score the tokens of column t + 1.
     """
     batch, steps = gold_BT.shape
     state = state.repeated(2)  # gold in even rows, rival in odd ones
@@ -83,34 +80,34 @@ def replay(
     read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
     read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
     outputs_TNH = unroll(model, state, read_TN, restarted_BT.T)
-    # Two words are needed of each step, not V: one look-up of their rows of the output layer serves all steps.
+    # Two tokens are scored at each step, not V: one look-up of their rows of the output layer serves all steps.
     output_XH = outputs_TNH.flatten(0, 1)
-    words_X = torch.stack([gold_BT, rival_BT], 2).transpose(0, 1).flatten()
-    scores_X = model.scores(output_XH[:, None], words_X[:, None])
+    tokens_X = torch.stack([gold_BT, rival_BT], 2).transpose(0, 1).flatten()
+    scores_X = model.scores(output_XH[:, None], tokens_X[:, None])
     gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)
     return Replayed(gold_TB.T, rival_TB.T)
 
 
-def replay_each(model: Model, state: State, words_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
-    """The score of every word of R sequences per sentence, each after its own words before it."""
-    batch, sequences, steps = words_BRT.shape
-    words_NT = words_BRT.flatten(0, 1)
-    output_XH = gold_outputs(model, state.repeated(sequences), words_NT).flatten(0, 1)
-    return model.scores(output_XH[:, None], words_NT.flatten()[:, None]).view(batch, sequences, steps)
+def replay_each(model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
+    """Score of every token of R sequences per sentence, each after its own tokens before it."""
+    batch, sequences, steps = tokens_BRT.shape
+    tokens_NT = tokens_BRT.flatten(0, 1)
+    output_XH = gold_outputs(model, state.repeated(sequences), tokens_NT).flatten(0, 1)
+    return model.scores(output_XH[:, None], tokens_NT.flatten()[:, None]).view(batch, sequences, steps)
 
 
-def since_restart(words_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Sums over the columns after the last restart before each column, that column included.
 
-    Words [1, 2, 3, 4] with a restart at the second column have the sums [1, 3, 3, 7].
+    Scores [1, 2, 3, 4] with a restart at the second column have the sums [1, 3, 3, 7].
     """
-    total_BX = torch.nn.functional.pad(words_BT.cumsum(1), (1, 0))
-    first_T = torch.arange(1, words_BT.shape[1] + 1, device=words_BT.device)
+    sum_BX = F.pad(score_BT.cumsum(1), (1, 0))
+    first_T = torch.arange(1, score_BT.shape[1] + 1, device=score_BT.device)
     # Column t's segment begins after the last restart among the columns before t.
     begin_BT = _shifted(torch.where(restart_BT, first_T, 0), first=0).cummax(1).values
-    return total_BX[:, 1:] - total_BX.gather(1, begin_BT)
+    return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
 
 
-def _shifted(words_BT: Tensor, first: int = BOS) -> Tensor:
-    """What is read before each column: the column before it, and `first` before the first."""
-    return torch.cat([torch.full_like(words_BT[:, :1], first), words_BT[:, :-1]], 1)
+def _shifted(x_BT: Tensor, first: int = BOS) -> Tensor:
+    """Every column moved to the next one; `first` before the first."""
+    return torch.cat([torch.full_like(x_BT[:, :1], first), x_BT[:, :-1]], 1)

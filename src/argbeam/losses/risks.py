@@ -1,4 +1,4 @@
-"""What an output costs, compared with gold as a whole: between 0 (as good as gold) and 1, on the device.
+"""Risks of a whole output compared with gold: between 0 (as good as gold) and 1, on the device.
 
 Outputs and gold are padded rows of one width with a length each; an end symbol counts into the length.
 """
@@ -12,40 +12,37 @@ from torch import Tensor
 from argbeam.data.vocabulary import EOS
 from argbeam.metrics.device_bleu import sentence_bleu
 
-Risk = Callable[
-    [Int[Tensor, "X T"], Int[Tensor, " X"], Int[Tensor, "X T"], Int[Tensor, " X"]],
-    Float[Tensor, " X"],
-]
-"""`risk(words_XT, length_X, gold_XT, gold_length_X)`."""
+Risk = Callable[[Int[Tensor, "X T"], Int[Tensor, " X"], Int[Tensor, "X T"], Int[Tensor, " X"]], Float[Tensor, " X"]]
+"""`risk(tokens_XT, length_X, gold_XT, gold_length_X)`."""
 
 
-def one_minus_sentence_bleu(words_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
-    """1 - smoothed sentence BLEU, of which the end symbols are no part."""
-    words_end_X, gold_end_X = _ends(words_XT, length_X), _ends(gold_XT, gold_length_X)
-    bleu_X = sentence_bleu(words_XT, length_X - words_end_X, gold_XT, gold_length_X - gold_end_X)
+def one_minus_sentence_bleu(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
+    """1 - smoothed sentence BLEU, without end symbols."""
+    tokens_end_X, gold_end_X = _ends(tokens_XT, length_X), _ends(gold_XT, gold_length_X)
+    bleu_X = sentence_bleu(tokens_XT, length_X - tokens_end_X, gold_XT, gold_length_X - gold_end_X)
     return 1 - bleu_X
 
 
-def zero_one(words_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
+def zero_one(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
     """1 unless output and gold are the same."""
     longest_X = torch.maximum(length_X, gold_length_X)
-    same_XT = _same(words_XT, length_X, gold_XT, gold_length_X)
+    same_XT = _same(tokens_XT, length_X, gold_XT, gold_length_X)
     return (same_XT.sum(1) < longest_X).to(torch.get_default_dtype())
 
 
-def token_error(words_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
-    """The share of places at which output and gold differ, of those that the longer one has."""
+def token_error(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
+    """The share of the longer one's places at which output and gold differ."""
     longest_X = torch.maximum(length_X, gold_length_X).clamp(min=1)
-    same_XT = _same(words_XT, length_X, gold_XT, gold_length_X)
+    same_XT = _same(tokens_XT, length_X, gold_XT, gold_length_X)
     return 1 - same_XT.sum(1) / longest_X
 
 
-def _ends(words_XT: Int[Tensor, "X T"], length_X: Int[Tensor, " X"]) -> Int[Tensor, " X"]:
+def _ends(tokens_XT: Int[Tensor, "X T"], length_X: Int[Tensor, " X"]) -> Int[Tensor, " X"]:
     """1 where a row ends in the end symbol, else 0."""
-    last_X = words_XT.gather(1, (length_X - 1).clamp(min=0)[:, None])[:, 0]
+    last_X = tokens_XT.gather(1, (length_X - 1).clamp(min=0)[:, None])[:, 0]
     return ((last_X == EOS) & (length_X > 0)).long()
 
 
-def _same(words_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Bool[Tensor, "X T"]:
+def _same(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Bool[Tensor, "X T"]:
     both_X1 = torch.minimum(length_X, gold_length_X)[:, None]
-    return (words_XT == gold_XT) & (torch.arange(words_XT.shape[1], device=words_XT.device) < both_X1)
+    return (tokens_XT == gold_XT) & (torch.arange(tokens_XT.shape[1], device=tokens_XT.device) < both_X1)

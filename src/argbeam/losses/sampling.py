@@ -1,4 +1,4 @@
-"""Words that a model writes itself in training: drawn from its own distribution, by noise that is given."""
+"""Tokens that a model writes itself in training: drawn from its own distribution, by given noise."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,78 +17,71 @@ from argbeam.models.state import State
 from argbeam.search.score_rules import NEVER
 from argbeam.search.successors import Choices
 
-# Places at which numbers are drawn, apart from those of the models: which word, and whether to read it.
+# Sites of random numbers, apart from those of the models: which token, and whether to read it.
 WORD_SITE, READ_SITE = 0x5A0001, 0x5A0002
 
 Pick = Callable[[Float[Tensor, "B V"], int], Int[Tensor, " B"]]
-"""A word of each row, chosen by the scores of all words at step t: `pick(scores_BV, t)`."""
+"""One token of each row, chosen by the scores of all tokens at step t: `pick(scores_BV, t)`."""
 
 
 @torch.no_grad()
 def write(
     model: Model, state: State, given_BT: Int[Tensor, "B T"], own_BT: Bool[Tensor, "B T"], pick: Pick
 ) -> Int[Tensor, "B T"]:
-    """Sentences whose words are the model's own choice where `own_BT` says so, and given elsewhere.
+    """Sentences with the model's own tokens where `own_BT` is true, and given tokens elsewhere.
 
-    A choice sees all words before it, its own ones included. What was chosen is read again with gradient.
+    A choice sees all tokens before it, its own ones included. The caller reads them again with gradient.
     """
-    words = []
-    word_B = torch.full_like(given_BT[:, 0], BOS)
+    columns = []
+    token_B = torch.full_like(given_BT[:, 0], BOS)
     for t in range(given_BT.shape[1]):
-        state = model.step(state, word_B)
+        state = model.step(state, token_B)
         chosen_B = pick(model.scores(model.output(state)[:, None])[:, 0], t)
-        word_B = torch.where(own_BT[:, t], chosen_B, given_BT[:, t])
-        words.append(word_B)
-    return torch.stack(words, 1)
+        token_B = torch.where(own_BT[:, t], chosen_B, given_BT[:, t])
+        columns.append(token_B)
+    return torch.stack(columns, 1)
 
 
-def drawn_words(allowed_1V: Bool[Tensor, "1 V"], noise: Noise, *, steps: int) -> Pick:
-    """Draw each word from the distribution over those allowed."""
+def drawn_tokens(allowed_1V: Bool[Tensor, "1 V"], noise: Noise, *, steps: int) -> Pick:
+    """Draw each token from the distribution over those allowed."""
     uniform_BT = noise.uniform(WORD_SITE, steps=steps, width=1)[..., 0]
     return lambda scores_BV, t: draw(scores_BV, allowed_1V, uniform_BT[:, t])
 
 
-def best_words(allowed_1V: Bool[Tensor, "1 V"]) -> Pick:
-    """Take the best word of those allowed."""
+def best_tokens(allowed_1V: Bool[Tensor, "1 V"]) -> Pick:
+    """Take the best token of those allowed."""
     return lambda scores_BV, t: scores_BV.masked_fill(~allowed_1V, NEVER).argmax(-1)
 
 
 @torch.no_grad()
 def sample(
-    model: Model,
-    state: State,
-    choices: Choices,
-    noise: Noise,
-    *,
-    rows: int,
-    length_B: Int[Tensor, " B"],
-    steps: int,
+    model: Model, state: State, choices: Choices, noise: Noise, *, rows: int, length_B: Int[Tensor, " B"], steps: int
 ) -> Int[Tensor, "B R T"]:
-    """Draw `rows` sequences a sentence, word by word from the model's distribution over valid successors.
+    """Draw `rows` sequences per sentence, token by token from the model's distribution over valid successors.
 
-    PAD follows the end symbol, the length limit, and a word after which there is no valid one. Two rows of a sentence
-    may be equal.
+    PAD follows the end symbol, the length limit, and a token without any valid successor. Two rows of a sentence may be
+    equal.
     """
     batch = length_B.shape[0]
     rows_N = torch.arange(batch * rows, device=length_B.device) // rows
     uniform_BTR = noise.uniform(WORD_SITE, steps=steps, width=rows)
     state, choices = state.select(rows_N), choices.select(rows_N)
-    word_BR = torch.full_like(rows_N, BOS).view(batch, rows)
-    over_BR = torch.zeros_like(word_BR, dtype=torch.bool)
-    words = []
+    token_BR = torch.full_like(rows_N, BOS).view(batch, rows)
+    over_BR = torch.zeros_like(token_BR, dtype=torch.bool)
+    columns = []
     for t in range(steps):
-        state = model.step(state, word_BR.flatten())
+        state = model.step(state, token_BR.flatten())
         scores_BRC = model.scores(model.output(state).view(batch, rows, -1), choices.candidates_BC)
         allowed_XC = choices.allowed()  # one row, where it holds for all
         allowed_BRC = allowed_XC.view(-1, rows if len(allowed_XC) > 1 else 1, allowed_XC.shape[1])
         column_BR = draw(scores_BRC, allowed_BRC, uniform_BTR[:, t])
-        word_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
+        token_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
         over_BR = over_BR | (t >= length_B[:, None]) | ~allowed_BRC.any(-1)
-        word_BR = word_BR.masked_fill(over_BR, PAD)
-        over_BR = over_BR | (word_BR == EOS)
-        words.append(word_BR)
-        choices = choices.advance(word_BR.flatten())
-    return torch.stack(words, 2)
+        token_BR = token_BR.masked_fill(over_BR, PAD)
+        over_BR = over_BR | (token_BR == EOS)
+        columns.append(token_BR)
+        choices = choices.advance(token_BR.flatten())
+    return torch.stack(columns, 2)
 
 
 def draw(
@@ -96,7 +89,7 @@ def draw(
 ) -> Int[Tensor, "*X"]:
     """A column of each row, with its probability under the softmax over the allowed ones.
 
-    It is the first at which the probabilities, added up from the left, exceed the number between 0 and 1: with
+    It is the first at which the sum of probabilities from the left exceeds the number between 0 and 1: with
     [0.2, 0.5, 0.3], 0.1 gives column 0, 0.2 gives 1 and 0.9 gives 2. The sums are in float64, where a number below 1
     times the last sum stays below it; a column of probability zero is never the first.
     """
@@ -106,14 +99,14 @@ def draw(
 
 
 def until_end(
-    words_BT: Int[Tensor, "B T"], limit_B: Int[Tensor, " B"]
+    tokens_BT: Int[Tensor, "B T"], limit_B: Int[Tensor, " B"]
 ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """The words up to the first end symbol or the limit, with PAD behind them, and where they are."""
-    ends_BT = (words_BT == EOS).long()
+    """The tokens up to the first end symbol or the limit, PAD behind them, and a mask of them."""
+    ends_BT = (tokens_BT == EOS).long()
     ended_before_BT = (ends_BT.cumsum(1) - ends_BT) > 0
-    position_T = torch.arange(words_BT.shape[1], device=words_BT.device)
+    position_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     real_BT = ~ended_before_BT & (position_T < limit_B[:, None])
-    return words_BT.masked_fill(~real_BT, PAD), real_BT
+    return tokens_BT.masked_fill(~real_BT, PAD), real_BT
 
 
 def with_room(batch: Batch, extra: int) -> tuple[Batch, Int[Tensor, " B"]]:
@@ -126,10 +119,10 @@ def with_room(batch: Batch, extra: int) -> tuple[Batch, Int[Tensor, " B"]]:
 
 
 def needed(noise: Noise | None, loss: str) -> Noise:
-    """The noise, which a loss that draws words cannot do without."""
+    """The noise; an error without it."""
     if noise is None:
         raise ArgbeamError(
-            f"{loss} draws words: it must be called with a Noise, as in Noise(seed, torch.tensor(update), "
-            "batch.sentence_B), also where the model has no dropout"
+            f"{loss} draws tokens: call it with a Noise, as in Noise(seed, torch.tensor(update), batch.sentence_B), "
+            "also where the model has no dropout"
         )
     return noise

@@ -1,4 +1,4 @@
-"""Scheduled sampling (Bengio et al. 2015), which is also known as data as demonstrator (Venkatraman et al. 2015)."""
+"""Scheduled sampling (Bengio et al. 2015), also known as data as demonstrator (Venkatraman et al. 2015)."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.cross_entropy import gold_loss
 from argbeam.losses.replay import score
-from argbeam.losses.sampling import READ_SITE, best_words, drawn_words, needed, write
+from argbeam.losses.sampling import READ_SITE, best_tokens, drawn_tokens, needed, write
 from argbeam.losses.schedules import Schedule
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -23,10 +23,10 @@ _LEVELS = 20
 
 @dataclass(frozen=True)
 class ScheduledSampling:
-    """Cross-entropy of the gold words after a history in which some words are the model's own.
+    """Cross-entropy of the gold tokens after a history with some tokens of the model's own.
 
-    `successors` say which words the model may choose: all rows and steps alike (`Unconstrained`). `sampled` draws the
-    word from the model's distribution, otherwise the best one is taken.
+    `successors` are the tokens that the model may choose: all rows and steps alike (`Unconstrained`). `sampled` draws
+    the token from the model's distribution; otherwise it is the best one.
     """
 
     successors: Successors
@@ -57,11 +57,11 @@ class ScheduledSamplingStep:
         gold_BT, length_B = batch.target_BT, batch.target_length_B
         steps = gold_BT.shape[1]
         allowed_1V = self.sampling.successors.start(batch).allowed()
-        pick = drawn_words(allowed_1V, noise, steps=steps) if self.sampling.sampled else best_words(allowed_1V)
+        pick = drawn_tokens(allowed_1V, noise, steps=steps) if self.sampling.sampled else best_tokens(allowed_1V)
         own_BT = noise.uniform(READ_SITE, steps=steps, width=1)[..., 0] < self.probability
         state = model.encode(batch, noise)
         read_BT = write(model, state, gold_BT, own_BT, pick)
         out = gold_loss(score(model, state, read_BT), gold_BT, length_B)
-        # The last word is read by nothing.
+        # Nothing reads the last token.
         own_BT = own_BT & (torch.arange(1, steps + 1, device=own_BT.device) < length_B[:, None])
         return LossOutput(out.total, out.count, {**out.sums, "own_words": own_BT.sum().to(out.total.dtype)})

@@ -1,7 +1,6 @@
-"""How often a model reads its own words in an epoch (Bengio et al. 2015, section 2.4).
+"""Probability of reading the model's own token, by epoch (Bengio et al. 2015, section 2.4).
 
-The paper writes epsilon for the probability of the gold word, and counts updates; here it is the probability of the
-model's own word, 1 - epsilon, and counts epochs.
+The paper's epsilon is the probability of the gold token, by update; here it is 1 - epsilon, by epoch.
 """
 
 import math
@@ -9,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Schedule = Callable[[int], float]
-"""The probability of reading the model's own word, from the number of the epoch."""
+"""From the epoch, counted from 0, to the probability of reading the model's own token."""
 
 
 @dataclass(frozen=True)

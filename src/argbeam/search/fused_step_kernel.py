@@ -1,11 +1,9 @@
-"""One step of the beam search, for all sentences at once: selection, verdict against gold, and the next beam.
+"""One step of the training search, for all sentences at once: selection, verdict against gold, and the next beam.
 
-The plain torch path in `search.py` says what is computed; this says it again in one kernel with a program per sentence
-(two kernels where the rows of scores are long: the first finds the maximum of every block of columns, since the best
-words lie in the blocks with the highest maxima).
+The same as `gold.gold_step`, in one kernel with a program per sentence. Where rows of scores are long, another kernel
+before it finds the maximum of every block of columns: the best tokens lie in the blocks with the highest maxima.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +13,8 @@ from torch import Tensor
 
 from argbeam.data.vocabulary import EOS
 from argbeam.runtime.triton_guard import power_of_two
+from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
+from argbeam.search.result import Beam, Step, TopSuccessors
 
 _BLOCK = tl.constexpr(64)
 # Blocks of one row that a program of the first kernel reads.
@@ -25,25 +25,6 @@ _TILE = 16384
 _PLACES = 32
 # Rows of up to this many columns are read whole.
 _NARROW = 1024
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """What a step leaves. J successors are kept; R is the beam and the gold lane; N is all rows."""
-
-    tokens_BJ: Tensor
-    parents_BJ: Tensor
-    ranks_BJ: Tensor
-    is_gold_BJ: Tensor
-    violation_B: Tensor
-    rival_B: Tensor
-    rival_rank_B: Tensor
-    rival_ended_B: Tensor
-    gold_rank_B: Tensor
-    next_rows_N: Tensor
-    next_tokens_N: Tensor
-    next_total_BK: Tensor
-    next_is_gold_BK: Tensor
 
 
 def fits(beam_size: int, columns: int, kept: int) -> bool:
@@ -57,73 +38,73 @@ def fits(beam_size: int, columns: int, kept: int) -> bool:
 
 
 def search_step(
-    words_BRC: Tensor,
-    allowed_NC: Tensor,
-    candidates_BC: Tensor | None,
-    total_BK: Tensor,
-    is_gold_BK: Tensor,
-    gold_B: Tensor,
-    gold_total_B: Tensor,
-    active_B: Tensor,
-    best_wrong_B: Tensor,
-    *,
-    kept: int,
-    margin: float,
-    sums: bool,
-    restarts: bool,
-    ended_gives_up_place: bool,
-) -> Stepped:
-    """`words_BRC` are the worths of the newest words, gold's lane last; `allowed_NC` has 1 row if all rows agree. The
-    rival is the best wrong prefix where `best_wrong_B` says so, else the K-th."""
-    batch, lanes, columns = words_BRC.shape
+    beam: Beam, scores_BRC: Tensor, candidates_BC: Tensor | None, allowed_NC: Tensor, gold: GoldToken, *, sums: bool
+) -> tuple[Step, Verdict]:
+    """`gold.gold_step`: `scores_BRC` are those of the newest tokens, gold's lane last; `allowed_NC` has 1 row if all
+    rows agree; `sums`: prefixes have the sums of their tokens' scores."""
+    batch, lanes, columns = scores_BRC.shape
     beam_size = lanes - 1
+    kept = kept_with_gold(beam_size)
     # A model or successors of one's own may hand over any layout.
-    words_BRC, allowed_NC = _by_column(words_BRC), _by_column(allowed_NC)
+    scores_BRC, allowed_NC = _by_column(scores_BRC), _by_column(allowed_NC)
     candidates_BC = None if candidates_BC is None else _by_column(candidates_BC)
     rows, places = power_of_two(beam_size), power_of_two(kept)
     wide = columns > _NARROW
     blocks = -(-columns // _BLOCK.value)
     masks = allowed_NC.view(torch.uint8)
     mask_stride = 0 if allowed_NC.shape[0] == 1 else allowed_NC.stride(0)
-    maxima_BKN = words_BRC
+    maxima_BKN = scores_BRC
     if wide:
-        maxima_BKN = words_BRC.new_empty(batch, beam_size, blocks)
+        maxima_BKN = scores_BRC.new_empty(batch, beam_size, blocks)
         _block_maxima[(batch * beam_size, -(-blocks // _SPAN))](
-            words_BRC, words_BRC.stride(0), words_BRC.stride(1), masks, mask_stride, maxima_BKN,
+            scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BKN,
             columns, blocks, K=beam_size, SPAN=_SPAN,
         )  # fmt: skip
 
-    def whole(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int64, device=words_BRC.device)
-
-    def flag(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.bool, device=words_BRC.device)
-
-    real = words_BRC.new_empty
-    out = Stepped(
-        whole(batch, kept), whole(batch, kept), real(batch, kept), flag(batch, kept),
-        flag(batch), whole(batch), real(batch), flag(batch), real(batch),
-        whole(batch * lanes), whole(batch * lanes), real(batch, beam_size), flag(batch, beam_size),
-    )  # fmt: skip
+    step, verdict = _to_fill(batch, beam_size, like=scores_BRC)
+    best, after = step.successors, step.beam
     tile = rows * power_of_two(blocks if wide else columns, 16)
-    listed: Any = words_BRC if candidates_BC is None else candidates_BC
+    listed: Any = scores_BRC if candidates_BC is None else candidates_BC
     _step[(batch,)](
-        words_BRC, words_BRC.stride(0), words_BRC.stride(1), masks, mask_stride, maxima_BKN,
+        scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BKN,
         listed, listed.stride(0),
-        total_BK.contiguous(), is_gold_BK.contiguous().view(torch.uint8), gold_B, gold_B.stride(0), gold_total_B,
-        gold_total_B.stride(0), active_B.view(torch.uint8), best_wrong_B.view(torch.uint8),
-        out.tokens_BJ, out.parents_BJ, out.ranks_BJ, out.is_gold_BJ.view(torch.uint8),
-        out.violation_B.view(torch.uint8), out.rival_B, out.rival_rank_B, out.rival_ended_B.view(torch.uint8),
-        out.gold_rank_B, out.next_rows_N, out.next_tokens_N, out.next_total_BK, out.next_is_gold_BK.view(torch.uint8),
-        margin, columns, blocks,
+        beam.score_BK.contiguous(), beam.is_gold_BK.contiguous().view(torch.uint8),
+        gold.token_B, gold.token_B.stride(0), beam.gold_score_B, beam.gold_score_B.stride(0),
+        gold.active_B.view(torch.uint8), gold.best_wrong_B.view(torch.uint8),
+        best.tokens_BJ, best.parents_BJ, best.scores_BJ, verdict.is_gold_BJ.view(torch.uint8),
+        verdict.violation_B.view(torch.uint8), verdict.rival_B, verdict.rival_score_B,
+        verdict.rival_ended_B.view(torch.uint8), verdict.gold_score_B,
+        step.rows_N, step.tokens_N, after.score_BK, after.is_gold_BK.view(torch.uint8),
+        gold.policy.margin, columns, blocks,
         K=beam_size, KP=rows, J=kept, JP=places,
         COLUMNS=power_of_two(columns, 16) if not wide else 16,
         LISTED=power_of_two(columns, 16) if candidates_BC is not None else 16,
         BLOCKS=power_of_two(blocks, 16) if wide else 16,
-        WIDE=wide, LIST=candidates_BC is not None, SUMS=sums, RESTARTS=restarts, TOP=ended_gives_up_place, END=EOS,
+        WIDE=wide, LIST=candidates_BC is not None, SUMS=sums, RESTARTS=gold.policy.restarts,
+        TOP=gold.ended_gives_up_place, END=EOS,
         num_warps=8 if tile > 2048 else 4,
     )  # fmt: skip
-    return out
+    return step, verdict
+
+
+def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[Step, Verdict]:
+    """Memory for what a step leaves."""
+    kept, rows = kept_with_gold(beam_size), batch * (beam_size + 1)
+
+    def whole(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int64, device=like.device)
+
+    def flag(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bool, device=like.device)
+
+    real = like.new_empty
+    best = TopSuccessors(parents_BJ=whole(batch, kept), tokens_BJ=whole(batch, kept), scores_BJ=real(batch, kept))
+    verdict = Verdict(
+        violation_B=flag(batch), rival_B=whole(batch), rival_score_B=real(batch), rival_ended_B=flag(batch),
+        is_gold_BJ=flag(batch, kept), gold_score_B=real(batch),
+    )  # fmt: skip
+    after = Beam(real(batch, beam_size), flag(batch, beam_size), verdict.gold_score_B)
+    return Step(best, after, rows_N=whole(rows), tokens_N=whole(rows)), verdict
 
 
 def _by_column(x: Tensor) -> Tensor:
@@ -133,7 +114,7 @@ def _by_column(x: Tensor) -> Tensor:
 
 @triton.jit
 def _block_maxima(
-    words, words_b, words_r, allowed, allowed_n, maxima, columns, blocks, K: tl.constexpr, SPAN: tl.constexpr
+    scores, scores_b, scores_r, allowed, allowed_n, maxima, columns, blocks, K: tl.constexpr, SPAN: tl.constexpr
 ):
     row = tl.program_id(0)
     b, k = row // K, row % K
@@ -141,16 +122,16 @@ def _block_maxima(
     column = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
     real = column < columns
     valid = tl.load(allowed + (b * (K + 1) + k).to(tl.int64) * allowed_n + column, mask=real, other=0) != 0
-    value = tl.load(words + b.to(tl.int64) * words_b + k * words_r + column, mask=real & valid, other=-float("inf"))
+    value = tl.load(scores + b.to(tl.int64) * scores_b + k * scores_r + column, mask=real & valid, other=-float("inf"))
     tl.store(maxima + row * blocks + block, tl.max(value, 1), mask=block < blocks)
 
 
 @triton.jit
 def _step(
-    words, words_b, words_r, allowed, allowed_n, maxima, candidates, candidates_b,
-    total, is_gold, gold, gold_b, gold_total, gold_total_b, active, best_wrong,
-    tokens_out, parents_out, ranks_out, is_gold_out, violation_out, rival_out, rival_rank_out, rival_ended_out,
-    gold_rank_out, next_rows, next_tokens, next_total, next_is_gold,
+    scores, scores_b, scores_r, allowed, allowed_n, maxima, candidates, candidates_b,
+    parent_score, is_gold, gold, gold_b, gold_before, gold_before_b, active, best_wrong,
+    tokens_out, parents_out, scores_out, is_gold_out, violation_out, rival_out, rival_score_out, rival_ended_out,
+    gold_score_out, next_rows, next_tokens, next_score, next_is_gold,
     margin, columns, blocks,
     K: tl.constexpr, KP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
     COLUMNS: tl.constexpr, LISTED: tl.constexpr, BLOCKS: tl.constexpr,
@@ -161,23 +142,23 @@ def _step(
     never = -float("inf")
     k = tl.arange(0, KP)
     j = tl.arange(0, JP)
-    total_k = tl.load(total + b * K + k, mask=k < K, other=never)
-    words += b * words_b
+    parent_score_k = tl.load(parent_score + b * K + k, mask=k < K, other=never)
+    scores += b * scores_b
 
-    # The J best successors, best first: their ranks, their parents' rows, their columns.
+    # The J best successors, best first: scores, parents' places, columns.
     if WIDE:
         n = tl.arange(0, BLOCKS)
         inside = (k < K)[:, None] & (n < blocks)[None, :]
         best = tl.load(maxima + (b * K + k)[:, None] * blocks + n[None, :], mask=inside, other=never)
-        value, row_j, block_j = _largest(_ranked(best, total_k, SUMS), J, JP, BLOCKS)
+        value, row_j, block_j = _largest(_prefix_scores(best, parent_score_k, SUMS), J, JP, BLOCKS)
         column = block_j[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
         # Where fewer blocks than places hold anything, a block must not be read twice.
         real = (value > never)[:, None] & (column < columns)
         lane = (b * (K + 1) + row_j)[:, None] * allowed_n
         valid = tl.load(allowed + lane + column, mask=real, other=0) != 0
-        near = tl.load(words + row_j[:, None] * words_r + column, mask=real & valid, other=never)
-        near_total = tl.load(total + b * K + row_j, mask=row_j < K, other=never)
-        rank_j, slot_j, place_j = _largest(_ranked(near, near_total, SUMS), J, JP, _BLOCK)
+        near = tl.load(scores + row_j[:, None] * scores_r + column, mask=real & valid, other=never)
+        near_parent_score = tl.load(parent_score + b * K + row_j, mask=row_j < K, other=never)
+        score_j, slot_j, place_j = _largest(_prefix_scores(near, near_parent_score, SUMS), J, JP, _BLOCK)
         parent_j = _at(row_j, slot_j, JP)
         column_j = _at(block_j, slot_j, JP) * _BLOCK + place_j
     else:
@@ -185,8 +166,8 @@ def _step(
         real = (k < K)[:, None] & (column < columns)[None, :]
         lane = (b * (K + 1) + k)[:, None] * allowed_n
         valid = tl.load(allowed + lane + column[None, :], mask=real, other=0) != 0
-        value = tl.load(words + k[:, None] * words_r + column[None, :], mask=real & valid, other=never)
-        rank_j, parent_j, column_j = _largest(_ranked(value, total_k, SUMS), J, JP, COLUMNS)
+        value = tl.load(scores + k[:, None] * scores_r + column[None, :], mask=real & valid, other=never)
+        score_j, parent_j, column_j = _largest(_prefix_scores(value, parent_score_k, SUMS), J, JP, COLUMNS)
     # An empty place is row 0 and column 0; scores that are not numbers must not lead outside either.
     parent_j = tl.minimum(parent_j, K - 1)
     column_j = tl.minimum(column_j, columns - 1)
@@ -194,16 +175,16 @@ def _step(
     if LIST:
         token_j = tl.load(candidates + b * candidates_b + column_j)
 
-    # Gold's rank, and the rival.
+    # Gold's score, and the rival.
     gold_token = tl.load(gold + b * gold_b)
     if LIST:
         listed = tl.arange(0, LISTED)
         same = tl.load(candidates + b * candidates_b + listed, mask=listed < columns, other=-1) == gold_token
-        gold_rank = tl.max(tl.load(words + K * words_r + listed, mask=same & (listed < columns), other=never), 0)
+        gold_score = tl.max(tl.load(scores + K * scores_r + listed, mask=same & (listed < columns), other=never), 0)
     else:
-        gold_rank = tl.load(words + K * words_r + gold_token)
+        gold_score = tl.load(scores + K * scores_r + gold_token)
     if SUMS:
-        gold_rank += tl.load(gold_total + b * gold_total_b)
+        gold_score += tl.load(gold_before + b * gold_before_b)
     wrong = tl.load(best_wrong + b) != 0
     parent_is_gold_j = tl.load(is_gold + b * K + parent_j) != 0
     is_gold_j = parent_is_gold_j & (token_j == gold_token)
@@ -211,48 +192,48 @@ def _step(
     rival = tl.where(wrong, gold_first, K - 1)
     ended_violates = wrong & (not wrong)
     if TOP:
-        ended_j = (j < K) & (token_j == END) & (rank_j > never)
-        ended_rank = tl.max(tl.where(ended_j, rank_j, never), 0)
-        first_ended = tl.min(tl.where(ended_j & (rank_j == ended_rank), j, JP), 0)
-        ended_violates = (not wrong) & (gold_rank < ended_rank + margin)
+        ended_j = (j < K) & (token_j == END) & (score_j > never)
+        ended_score = tl.max(tl.where(ended_j, score_j, never), 0)
+        first_ended = tl.min(tl.where(ended_j & (score_j == ended_score), j, JP), 0)
+        ended_violates = (not wrong) & (gold_score < ended_score + margin)
         rival = tl.where(ended_violates, first_ended, rival)
-    rival_rank = tl.max(tl.where(j == rival, rank_j, never), 0)
-    violation = (tl.load(active + b) != 0) & (gold_rank < rival_rank + margin)
+    rival_score = tl.max(tl.where(j == rival, score_j, never), 0)
+    violation = (tl.load(active + b) != 0) & (gold_score < rival_score + margin)
 
     kept = j < J
     tl.store(tokens_out + b * J + j, token_j, mask=kept)
     tl.store(parents_out + b * J + j, parent_j.to(tl.int64), mask=kept)
-    tl.store(ranks_out + b * J + j, rank_j, mask=kept)
+    tl.store(scores_out + b * J + j, score_j, mask=kept)
     tl.store(is_gold_out + b * J + j, is_gold_j.to(tl.uint8), mask=kept)
     tl.store(violation_out + b, violation.to(tl.uint8))
     tl.store(rival_out + b, rival.to(tl.int64))
-    tl.store(rival_rank_out + b, rival_rank)
+    tl.store(rival_score_out + b, rival_score)
     tl.store(rival_ended_out + b, ended_violates.to(tl.uint8))
-    tl.store(gold_rank_out + b, gold_rank)
+    tl.store(gold_score_out + b, gold_score)
 
     # The next beam: the K best, or at a restart gold's prefix in row 0 and nothing else.
     beam = j < K
     restart = violation if RESTARTS else violation & (not violation)
     next_token_j = tl.where(restart, gold_token, token_j)
-    next_total_j = tl.where(restart, tl.where(j == 0, gold_rank, never), rank_j)
+    next_score_j = tl.where(restart, tl.where(j == 0, gold_score, never), score_j)
     if TOP:
-        next_total_j = tl.where(next_token_j == END, never, next_total_j)
+        next_score_j = tl.where(next_token_j == END, never, next_score_j)
     next_gold_j = tl.where(restart, j == 0, is_gold_j)
     first = b * (K + 1)
     tl.store(next_rows + first + j, first + tl.where(restart, K, parent_j), mask=beam)
     tl.store(next_rows + first + K, first + K)
     tl.store(next_tokens + first + j, next_token_j, mask=beam)
     tl.store(next_tokens + first + K, gold_token)
-    tl.store(next_total + b * K + j, next_total_j, mask=beam)
+    tl.store(next_score + b * K + j, next_score_j, mask=beam)
     tl.store(next_is_gold + b * K + j, next_gold_j.to(tl.uint8), mask=beam)
 
 
 @triton.jit
-def _ranked(value, total, SUMS: tl.constexpr):
-    """Ranks from the newest words' worths and the parents' ranks, by row."""
+def _prefix_scores(value, parent_score, SUMS: tl.constexpr):
+    """Scores of successors from those of their newest tokens and of their parents, by row."""
     if SUMS:
-        return value + total[:, None]
-    return tl.where(total[:, None] == -float("inf"), -float("inf"), value)
+        return value + parent_score[:, None]
+    return tl.where(parent_score[:, None] == -float("inf"), -float("inf"), value)
 
 
 @triton.jit

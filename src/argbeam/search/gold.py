@@ -1,8 +1,8 @@
-"""Gold policies: what a training search does when it goes wrong, and which of its violations are trained on.
+"""The training search: its step with gold, and the policies that say which of its violations are trained on.
 
-A search with restarts holds gold against the last place of the beam and goes on from gold after every violation. One
-without restarts is the search of decoding; gold is held against the best wrong prefix of every step, and at most one
-step of a sentence is trained on.
+A search with restarts compares gold with the last place of the beam and continues from gold after every violation. A
+search without restarts is the search of decoding; gold is compared with the best wrong prefix of every step, and at
+most one step of a sentence is trained on.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.vocabulary import EOS
-from argbeam.search.result import Beams, Verdict, Violations, rival_words
+from argbeam.search.result import Beam, Beams, Step, TopSuccessors, Violations
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
+from argbeam.search.top_k import AllScores, LiveScores
 
 
 class Policy(Protocol):
-    """A gold policy. A violation: gold ranks less than `margin` above the rival."""
+    """A gold policy. A violation: gold's score is less than `margin` above the rival's."""
 
     restarts: ClassVar[bool]  # after a violation the beam is gold's prefix alone
 
@@ -30,9 +31,9 @@ class Policy(Protocol):
     def trained(
         self, violation_TB: Bool[Tensor, "T B"], behind_TB: Float[Tensor, "T B"], stop_B: Int[Tensor, " B"]
     ) -> Bool[Tensor, "T B"]:
-        """The violations that a loss is to see.
+        """The violations that a loss sees.
 
-        `behind_TB` is the rival's rank minus gold's, `stop_B` the step at which the search has lost gold, or its last.
+        `behind_TB` is the rival's score minus gold's, `stop_B` the step at which the search has lost gold, or its last.
         """
 
 
@@ -49,7 +50,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class EarlyUpdate:
-    """The search is over where gold falls off the beam (Collins & Roark 2004), or at its last step."""
+    """Trained on: the step at which gold falls off the beam (Collins & Roark 2004), or the last one."""
 
     margin: float = 1.0
     restarts: ClassVar[bool] = False
@@ -60,7 +61,7 @@ class EarlyUpdate:
 
 @dataclass(frozen=True)
 class MaxViolation:
-    """The search goes on without gold, and its worst violation is trained on (Huang et al. 2012)."""
+    """Trained on: the worst violation of the whole search (Huang et al. 2012)."""
 
     margin: float = 1.0
     restarts: ClassVar[bool] = False
@@ -72,7 +73,7 @@ class MaxViolation:
 
 @dataclass(frozen=True)
 class Gold:
-    """The gold sequences of a training search, padded, and what happens when the search violates them."""
+    """The gold sequences of a training search, padded, and the policy at violations."""
 
     tokens_BT: Int[Tensor, "B T"]
     length_B: Int[Tensor, " B"]
@@ -80,31 +81,87 @@ class Gold:
 
 
 @dataclass(frozen=True)
-class GoldStep:
-    """What one step of a training search knows of gold: its word, the rank of its prefix before that word.
+class GoldToken:
+    """Gold at one step of a training search.
 
-    `active_B`: the sentence has a word here. `best_wrong_B`: the rival is the best wrong prefix, not the K-th.
+    `active_B`: the sentence has a token here. `best_wrong_B`: the rival is the best wrong prefix, not the K-th.
+    `ended_gives_up_place`: an ended prefix leaves the beam, as under the stop rule `top`.
     """
 
     policy: Policy
-    stop: Stop | None
-    word_B: Tensor
-    total_B: Tensor
-    active_B: Tensor
-    best_wrong_B: Tensor
+    ended_gives_up_place: bool
+    token_B: Int[Tensor, " B"]
+    active_B: Bool[Tensor, " B"]
+    best_wrong_B: Bool[Tensor, " B"]
 
-    @property
-    def ended_gives_up_place(self) -> bool:
-        """Whether an ended prefix leaves the beam, as it does under `top`."""
-        return self.stop is not None and self.stop.ended_gives_up_place
+
+@dataclass(frozen=True)
+class Verdict:
+    """One step judged against gold. `rival_B` is the rival's place among the successors."""
+
+    violation_B: Bool[Tensor, " B"]
+    rival_B: Int[Tensor, " B"]
+    rival_score_B: Float[Tensor, " B"]
+    rival_ended_B: Bool[Tensor, " B"]
+    is_gold_BJ: Bool[Tensor, "B J"]
+    gold_score_B: Float[Tensor, " B"]
+
+
+def gold_tokens(
+    gold: Gold, active_TB: Bool[Tensor, "T B"], length_B: Int[Tensor, " B"], stop: Stop | None
+) -> list[GoldToken]:
+    """Gold at every step of a search."""
+    # The rival is the best wrong prefix at the last step, and without restarts at every step.
+    best_wrong_TB = torch.ones_like(active_TB)
+    if gold.policy.restarts:
+        best_wrong_TB = torch.arange(1, len(active_TB) + 1, device=length_B.device)[:, None] == length_B
+    gives_up = stop is not None and stop.ended_gives_up_place
+    by_step = zip(gold.tokens_BT.unbind(1), active_TB, best_wrong_TB, strict=False)
+    return [GoldToken(gold.policy, gives_up, *here) for here in by_step]
+
+
+def kept_with_gold(beam_size: int) -> int:
+    """Successors kept by a step with gold: the last rival is the second best of all where gold is the best."""
+    return max(beam_size, 2)
+
+
+def gold_step(
+    beam: Beam, scores: AllScores | LiveScores, allowed_NC: Bool[Tensor, "N C"], gold: GoldToken, start: Beam
+) -> tuple[Step, Verdict]:
+    """One step of the training search (Wiseman & Rush 2016, section 4.2): successors, rival, verdict, restart.
+
+    `start` is the beam of the empty prefix.
+    """
+    batch, beam_size = beam.score_BK.shape
+    kept = kept_with_gold(beam_size)
+    gold_token_score_B = scores.in_gold_lane(gold.token_B)
+    best = scores.top_successors(beam, allowed_NC, kept=kept)
+    gold_score_B = scores.rule.prefix_scores(beam.gold_score_B[:, None], gold_token_score_B[:, None, None])[:, 0, 0]
+    verdict = _judge(best, beam, gold, gold_score_B)
+    parents_BK, tokens_BK = best.parents_BJ[:, :beam_size], best.tokens_BJ[:, :beam_size]
+    score_BK, is_gold_BK = best.scores_BJ[:, :beam_size], verdict.is_gold_BJ[:, :beam_size]
+    if gold.policy.restarts:
+        # After a violation: gold's prefix in place 0 and nothing else. Gold's lane lies behind the beam's rows.
+        restart_B1 = verdict.violation_B[:, None]
+        parents_BK = torch.where(restart_B1, beam_size, parents_BK)
+        tokens_BK = torch.where(restart_B1, gold.token_B[:, None], tokens_BK)
+        score_BK = torch.where(restart_B1, gold_score_B[:, None] + start.score_BK, score_BK)
+        is_gold_BK = torch.where(restart_B1, start.is_gold_BK, is_gold_BK)
+    if gold.ended_gives_up_place:
+        score_BK = score_BK.masked_fill(tokens_BK == EOS, NEVER)
+    parents_BR = torch.cat([parents_BK, torch.full_like(parents_BK[:, :1], beam_size)], 1)
+    first_row_B1 = (beam_size + 1) * torch.arange(batch, device=parents_BR.device)[:, None]
+    tokens_BR = torch.cat([tokens_BK, gold.token_B[:, None]], 1)
+    after = Beam(score_BK, is_gold_BK, gold_score_B)
+    return Step(best, after, (first_row_B1 + parents_BR).flatten(), tokens_BR.flatten()), verdict
 
 
 def violations_of(
     beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, beam_size: int, stop: Stop | None
 ) -> Violations:
-    """The verdicts of all steps, those that the policy trains on, and their rivals' words."""
-    gold_score_TB = torch.stack([v.gold_rank_B for v in verdicts])
-    rival_score_TB = torch.stack([v.rival_rank_B for v in verdicts])
+    """The verdicts of all steps, the violations that the policy trains on, and their rivals' tokens."""
+    gold_score_TB = torch.stack([v.gold_score_B for v in verdicts])
+    rival_score_TB = torch.stack([v.rival_score_B for v in verdicts])
     rival_TB = torch.stack([v.rival_B for v in verdicts])
     rival_ended_TB = torch.stack([v.rival_ended_B for v in verdicts])
     is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.scores_TBJ > NEVER)
@@ -123,7 +180,7 @@ def violations_of(
     violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
     return Violations(
         violation_BT=violation_TB.T,
-        rival_BT=rival_words(beams, gold.tokens_BT, violation_TB, rival_TB),
+        rival_BT=_rival_tokens(beams, gold.tokens_BT, violation_TB, rival_TB),
         rival_is_gold_BT=(rival_is_gold_TB & violation_TB).T,
         rival_ended_BT=(rival_ended_TB & violation_TB).T,
         gold_score_BT=gold_score_TB.T,
@@ -131,6 +188,42 @@ def violations_of(
         gold_on_beam_B=on_beam_TB.gather(0, last_B[None])[0],
         stop_B=stop_B,
     )
+
+
+def _judge(best: TopSuccessors, beam: Beam, gold: GoldToken, gold_score_B: Tensor) -> Verdict:
+    """The rival, and whether it violates the margin."""
+    beam_size = beam.score_BK.shape[1]
+    # A successor is gold if its parent was and its newest token is; the token alone does not say.
+    is_gold_BJ = beam.is_gold_BK.gather(1, best.parents_BJ) & (best.tokens_BJ == gold.token_B[:, None])
+    first_wrong_B = is_gold_BJ[:, 0].long()  # place 1 if gold is first, else place 0
+    rival_B = torch.where(gold.best_wrong_B, first_wrong_B, beam_size - 1)
+    ended_violates_B = torch.zeros_like(gold.best_wrong_B)
+    if gold.ended_gives_up_place:
+        # An ended prefix that comes too near to gold would end the search: it is the rival before the K-th is.
+        ended_BK = best.tokens_BJ[:, :beam_size] == EOS
+        ended_score_B, ended_B = best.scores_BJ[:, :beam_size].masked_fill(~ended_BK, NEVER).max(1)
+        ended_violates_B = ~gold.best_wrong_B & (gold_score_B < ended_score_B + gold.policy.margin)
+        rival_B = torch.where(ended_violates_B, ended_B, rival_B)
+    rival_score_B = best.scores_BJ.gather(1, rival_B[:, None])[:, 0]
+    violation_B = gold.active_B & (gold_score_B < rival_score_B + gold.policy.margin)
+    return Verdict(violation_B, rival_B, rival_score_B, ended_violates_B, is_gold_BJ, gold_score_B)
+
+
+def _rival_tokens(
+    beams: Beams, gold_BT: Int[Tensor, "B T"], violation_TB: Bool[Tensor, "T B"], rival_TB: Int[Tensor, "T B"]
+) -> Int[Tensor, "B T"]:
+    """Every rival's tokens, read back from its violation to the restart before it; gold's where there is no rival."""
+    columns: list[Tensor] = []
+    place_B1 = torch.zeros_like(rival_TB[0, :, None])
+    for t in reversed(range(len(violation_TB))):
+        # A violation starts the reading of a segment, and ends that of the later one.
+        place_B1 = torch.where(violation_TB[t, :, None], rival_TB[t, :, None], place_B1)
+        columns.append(beams.tokens_TBJ[t].gather(1, place_B1))
+        place_B1 = beams.parents_TBJ[t].gather(1, place_B1)
+    rival_BT = torch.cat(columns[::-1], 1)
+    # Columns with a violation still to come belong to its segment.
+    ahead_BT = violation_TB.T.flip(1).cummax(1).values.flip(1)
+    return torch.where(ahead_BT, rival_BT, gold_BT)
 
 
 def _at(step_B: Tensor, like_TB: Tensor) -> Tensor:

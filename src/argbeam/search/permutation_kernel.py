@@ -1,4 +1,4 @@
-"""The words that are left to a permutation, after rows have moved and each has used one more."""
+"""Tokens left to a permutation, after rows have moved and each has used one more."""
 
 import torch
 import triton
@@ -10,12 +10,12 @@ from argbeam.runtime.triton_guard import power_of_two
 _ROWS = 8
 
 
-def words_left(left_NC: Tensor, candidates_BC: Tensor, rows_N: Tensor, tokens_N: Tensor) -> Tensor:
+def tokens_left(left_NC: Tensor, candidates_BC: Tensor, rows_N: Tensor, tokens_N: Tensor) -> Tensor:
     """`left_NC[rows_N]`, one less where the candidate is the row's token."""
     count, columns = rows_N.shape[0], candidates_BC.shape[1]
     assert all(x.is_contiguous() for x in (left_NC, candidates_BC, rows_N, tokens_N))
     out_NC = torch.empty(count, columns, dtype=left_NC.dtype, device=left_NC.device)
-    _words_left[(-(-count // _ROWS),)](
+    _tokens_left[(-(-count // _ROWS),)](
         left_NC, candidates_BC, rows_N, tokens_N, out_NC, count, columns, count // candidates_BC.shape[0],
         ROWS=_ROWS, COLUMNS=power_of_two(columns, 16),
     )  # fmt: skip
@@ -23,7 +23,7 @@ def words_left(left_NC: Tensor, candidates_BC: Tensor, rows_N: Tensor, tokens_N:
 
 
 @triton.jit
-def _words_left(left, candidates, rows, tokens, out, count, columns, lanes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _tokens_left(left, candidates, rows, tokens, out, count, columns, lanes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, COLUMNS)
     row = n < count
@@ -31,6 +31,6 @@ def _words_left(left, candidates, rows, tokens, out, count, columns, lanes, ROWS
     came = tl.load(rows + n, mask=row, other=0)
     token = tl.load(tokens + n, mask=row, other=-1)
     before = tl.load(left + came[:, None] * columns + c[None, :], mask=inside, other=0)
-    word = tl.load(candidates + (n // lanes)[:, None] * columns + c[None, :], mask=inside, other=-1)
-    used = (word == token[:, None]).to(before.dtype)
+    candidate = tl.load(candidates + (n // lanes)[:, None] * columns + c[None, :], mask=inside, other=-1)
+    used = (candidate == token[:, None]).to(before.dtype)
     tl.store(out + n[:, None] * columns + c[None, :], before - used, mask=inside)

@@ -1,8 +1,7 @@
-"""Which successors a prefix may have (`succ` of Wiseman & Rush 2016, section 4.2, "constraints").
+"""Valid successors of a prefix (`succ` of Wiseman & Rush 2016, section 4.2, "constraints").
 
 `Successors.start(batch)` gives the `Choices` of the empty prefixes, one row per sentence. `Choices` are tensors:
-`allowed` is a mask over the candidates, `advance` and `select` return new choices. Nothing here is Python per
-hypothesis.
+`allowed` is a mask over the candidates, `advance` and `select` return new choices. No Python runs per hypothesis.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from argbeam.errors import DataError
 from argbeam.runtime import triton_guard as kernels
 
 if kernels.INSTALLED:
-    from argbeam.search.permutation_kernel import words_left
+    from argbeam.search.permutation_kernel import tokens_left
 
 
 class Choices(Protocol):
@@ -26,13 +25,13 @@ class Choices(Protocol):
 
     @property
     def candidates_BC(self) -> Int[Tensor, "B C"] | None:
-        """The few words that can occur in a sentence at all; None for the whole vocabulary."""
+        """The few tokens that can occur in a sentence at all; None for the whole vocabulary."""
 
     def allowed(self) -> Bool[Tensor, "N C"] | Bool[Tensor, "1 C"]:
-        """A mask over the candidates, or over the vocabulary where there is no list; 1 row if all rows agree."""
+        """A mask over the candidates, or over the vocabulary without candidates; 1 row if all rows agree."""
 
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "Choices":
-        """The choices after each row's next word."""
+        """The choices after one more token per row."""
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "Choices":
         """The rows listed, in that order."""
@@ -40,14 +39,14 @@ class Choices(Protocol):
 
 @runtime_checkable
 class AdvancesFrom(Protocol):
-    """Choices that can move and advance at once."""
+    """Optional, for the search on a GPU: choices that move and advance at once."""
 
     def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> Choices:
         """`select(rows_N).advance(tokens_N)`."""
 
 
 class Successors(Protocol):
-    """A rule that says which words may follow a prefix."""
+    """The tokens that may follow a prefix."""
 
     def start(self, batch: Batch) -> Choices:
         """The choices of the empty prefixes of a batch, one row per sentence."""
@@ -57,34 +56,31 @@ def check_gold(successors: Successors, batch: Batch) -> None:
     """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids."""
     choices = successors.start(batch)
     for t in range(batch.target_BT.shape[1]):
-        word_B = batch.target_BT[:, t]
-        columns_BC = (
-            choices.candidates_BC
-            if choices.candidates_BC is not None
-            else torch.arange(choices.allowed().shape[1], device=word_B.device)[None]
-        )
-        valid_B = (choices.allowed() & (columns_BC == word_B[:, None])).any(1) | (t >= batch.target_length_B)
+        token_B, allowed_NC, columns_BC = batch.target_BT[:, t], choices.allowed(), choices.candidates_BC
+        if columns_BC is None:
+            columns_BC = torch.arange(allowed_NC.shape[1], device=token_B.device)[None]
+        valid_B = (allowed_NC & (columns_BC == token_B[:, None])).any(1) | (t >= batch.target_length_B)
         if not bool(valid_B.all()):
             row = int((~valid_B).nonzero()[0, 0])
             raise DataError(
-                f"sentence {int(batch.sentence_B[row])}: gold word {t + 1} (number {int(word_B[row])}) is not a valid "
-                "successor of the words before it; gold sequences must be among those that the constraint allows"
+                f"sentence {int(batch.sentence_B[row])}: gold token {t + 1} (id {int(token_B[row])}) is not a valid "
+                "successor of the tokens before it; the constraint must allow every gold sequence"
             )
-        choices = choices.advance(word_B)
+        choices = choices.advance(token_B)
 
 
 @dataclass(frozen=True)
 class Unconstrained:
-    """Every word of the vocabulary but PAD and BOS; the end symbol only in tasks of open length."""
+    """Every token of the vocabulary but PAD and BOS; the end symbol only in tasks of open length."""
 
     vocabulary: int
     end_symbol: bool
 
     def start(self, batch: Batch) -> "UnconstrainedChoices":
-        word_V = torch.arange(self.vocabulary, device=batch.source_BS.device)
-        allowed_V = (word_V != PAD) & (word_V != BOS)
+        token_V = torch.arange(self.vocabulary, device=batch.source_BS.device)
+        allowed_V = (token_V != PAD) & (token_V != BOS)
         if not self.end_symbol:
-            allowed_V = allowed_V & (word_V != EOS)
+            allowed_V = allowed_V & (token_V != EOS)
         return UnconstrainedChoices(allowed_V[None])
 
 
@@ -108,9 +104,9 @@ class UnconstrainedChoices:
 
 @dataclass(frozen=True)
 class Permutation:
-    """Word ordering: the source's words that are not used up yet.
+    """Word ordering: the source's tokens that are not used up yet.
 
-    Candidates are the source positions; only the first position of a type carries its count, so that a repeated word
+    Candidates are the source positions; only the first position of a token carries its count, so that a repeated token
     is one candidate. Source `b a b` has candidates `b a b` with counts 2 1 0.
     """
 
@@ -139,7 +135,7 @@ class PermutationChoices:
 
     def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> "PermutationChoices":
         if kernels.usable(self.left_NC):
-            return replace(self, left_NC=words_left(self.left_NC, self.candidates_BC, rows_N, tokens_N))
+            return replace(self, left_NC=tokens_left(self.left_NC, self.candidates_BC, rows_N, tokens_N))
         return self.select(rows_N).advance(tokens_N)
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "PermutationChoices":
@@ -148,10 +144,10 @@ class PermutationChoices:
 
 @dataclass(frozen=True)
 class ShiftReduce:
-    """Parsing: the next source word if one is left, any reduce action if the stack holds two items or more.
+    """Parsing: the next source token if one is left, any reduce action if the stack holds two items or more.
 
-    The actions are the last `actions` entries of the vocabulary. Candidates are the source positions followed by the
-    actions; any word shifts.
+    The actions are the last `actions` tokens of the vocabulary; every other token shifts. Candidates are the source
+    positions followed by the actions.
     """
 
     vocabulary: int
@@ -195,7 +191,5 @@ class ShiftReduceChoices:
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "ShiftReduceChoices":
         return replace(
-            self,
-            shifted_N=self.shifted_N.index_select(0, rows_N),
-            stack_N=self.stack_N.index_select(0, rows_N),
+            self, shifted_N=self.shifted_N.index_select(0, rows_N), stack_N=self.stack_N.index_select(0, rows_N)
         )

@@ -12,8 +12,8 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.losses import mixer as mixer_module
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.losses.mixer import Baseline, Mixer, MixerStep, own_words
-from argbeam.losses.sampling import Pick, drawn_words
+from argbeam.losses.mixer import Baseline, Mixer, MixerStep
+from argbeam.losses.sampling import Pick, drawn_tokens
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
@@ -71,7 +71,7 @@ def reward(words: Words) -> float:
 
 
 def forced(words: Words) -> Callable[..., Pick]:
-    """In the place of `drawn_words`: the words of one outcome."""
+    """In the place of `drawn_tokens`: the words of one outcome."""
     told = torch.tensor([*words, *[4] * 9])
     return lambda *_, **__: lambda scores_BV, t: told[t : t + 1]
 
@@ -104,7 +104,7 @@ def test_the_mean_gradient_over_all_outcomes_is_that_of_the_expected_reward(
         gold_loss = -sum(
             (scores[t].log_softmax(0)[GOLD[t]] for t in range(begin)), torch.zeros((), dtype=torch.float64)
         )
-        with patch.object(mixer_module, "drawn_words", forced(words)):
+        with patch.object(mixer_module, "drawn_tokens", forced(words)):
             mean = mean + logprob.detach().exp() * loss(model, batch, noise).total
         total_probability += logprob.exp().item()
     assert total_probability == pytest.approx(1.0, abs=1e-12)
@@ -172,7 +172,7 @@ def test_words_are_drawn_from_the_noise_of_their_update() -> None:
     seen = []
     for update in (0, 0, 1):
         noise = Noise(1, torch.tensor(update), batch.sentence_B)
-        with patch.object(mixer_module, "drawn_words", wraps=drawn_words) as spied:
+        with patch.object(mixer_module, "drawn_tokens", wraps=drawn_tokens) as spied:
             out = MixerStep(mixer_of(3), 4)(network(), batch, noise)
         assert spied.call_count == 1
         seen.append(out.total.item())
@@ -188,10 +188,8 @@ def test_before_the_first_border_it_is_cross_entropy() -> None:
 
 def test_the_border_moves_by_the_schedule() -> None:
     """Two epochs of cross-entropy, then three more own words at once and again every two epochs."""
-    found = [own_words(e, cross_entropy_epochs=2, epochs_per_border=2, words_per_border=3) for e in range(8)]
-    assert found == [0, 0, 3, 3, 6, 6, 9, 9]
     loss = Mixer(Unconstrained(VOCABULARY, end_symbol=True), Baseline(3), 2, 2, 3)
-    assert [loss.at(e).delta for e in range(8)] == found
+    assert [loss.at(e).delta for e in range(8)] == [0, 0, 3, 3, 6, 6, 9, 9]
     assert loss.at(2) == loss.at(3) != loss.at(4)
     assert (loss.rule, loss.stop, loss.at(0).beam) == (LogprobSum(), StopBest(), 0)
     assert (loss.weights.module, loss.weights.rate) == (loss.baseline, 0.01)

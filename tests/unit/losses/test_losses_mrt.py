@@ -18,7 +18,7 @@ from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
-from argbeam.search.successors import Permutation, Successors, Unconstrained
+from argbeam.search.successors import Choices, Permutation, Unconstrained
 from loss_oracles import alone, gradients, naive_one_minus_bleu, noise_alone, prefix_logprob
 from oracles import Words, enumerate_sequences, permutation, unconstrained
 
@@ -37,11 +37,10 @@ class Given:
     beam = 0
 
     def __call__(
-        self, model: Model, state: State, successors: Successors, batch: Batch, noise: Noise | None, limit_B: Tensor
+        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Tensor, steps: int
     ) -> Tensor:
-        width = batch.target_BT.shape[1]
-        rows = [[*words, *[PAD] * (width - len(words))] for words in self.sequences]
-        return torch.tensor(rows).expand(batch.target_BT.shape[0], -1, -1)
+        rows = [[*words, *[PAD] * (steps - len(words))] for words in self.sequences]
+        return torch.tensor(rows).expand(len(limit_B), -1, -1)
 
 
 def network() -> LstmSeq2Seq:

@@ -84,9 +84,9 @@ def test_replayed_scores_are_the_searched_scores(
         assert found is not None
         again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
         real_BT = torch.arange(batch.target_BT.shape[1]) < batch.target_length_B[:, None]
-        torch.testing.assert_close(again.gold_BT[real_BT], found.gold_score_BT[real_BT], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(again.gold_score_BT[real_BT], found.gold_score_BT[real_BT], rtol=1e-12, atol=1e-12)
         at = found.violation_BT
-        torch.testing.assert_close(again.rival_BT[at], found.rival_score_BT[at], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(again.rival_score_BT[at], found.rival_score_BT[at], rtol=1e-12, atol=1e-12)
         violations += int(at.sum())
         restarts += int((at.sum(1) > 1).sum())
     assert violations > 20
@@ -110,9 +110,9 @@ def test_lanes_score_each_word_after_the_words_of_its_own_prefix(name: str) -> N
         for t in range(len(gold)):
             own = (*gold[:restart], *rival[restart : t + 1])
             expected = prefix_score(model, one, one_noise, tuple(gold[: t + 1]))
-            torch.testing.assert_close(again.gold_BT[row, t], expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(again.gold_score_BT[row, t], expected, rtol=1e-12, atol=1e-12)
             expected = prefix_score(model, one, one_noise, own)
-            torch.testing.assert_close(again.rival_BT[row, t], expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(again.rival_score_BT[row, t], expected, rtol=1e-12, atol=1e-12)
             if restart_BT[row, t]:
                 restart = t + 1
 
@@ -123,7 +123,7 @@ def test_the_gold_history_alone_has_the_scores_of_the_gold_lane(name: str) -> No
     batch = sentences(0, end=())
     state = model.encode(batch, None)
     nothing_BT = torch.zeros_like(batch.target_BT, dtype=torch.bool)
-    lane_BT = replay(model, state, batch.target_BT, batch.target_BT, nothing_BT).gold_BT
+    lane_BT = replay(model, state, batch.target_BT, batch.target_BT, nothing_BT).gold_score_BT
     scores_BTV = score(model, state, batch.target_BT)
     torch.testing.assert_close(scores_BTV.gather(2, batch.target_BT[..., None])[..., 0], lane_BT)
     torch.testing.assert_close(model.scores(gold_outputs(model, state, batch.target_BT)), scores_BTV)

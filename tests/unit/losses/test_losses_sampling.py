@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import ArgbeamError
-from argbeam.losses.sampling import best_words, draw, drawn_words, needed, sample, until_end, with_room, write
+from argbeam.losses.sampling import best_tokens, draw, drawn_tokens, needed, sample, until_end, with_room, write
 from argbeam.models.noise import Noise
 from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
 from loss_oracles import TableModel
@@ -67,7 +67,7 @@ def test_sampled_sequences_have_the_models_distribution() -> None:
 def test_words_written_into_gold_have_the_models_distribution_too() -> None:
     network, batch = TableModel(ODDS, vocabulary=6), same_sentence(6000)
     allowed_1V = Unconstrained(6, end_symbol=True).start(batch).allowed()
-    pick = drawn_words(allowed_1V, Noise(2, torch.tensor(0), batch.sentence_B), steps=2)
+    pick = drawn_tokens(allowed_1V, Noise(2, torch.tensor(0), batch.sentence_B), steps=2)
     own_BT = torch.ones_like(batch.target_BT, dtype=torch.bool)
     written_BT = write(network, network.encode(batch, None), batch.target_BT, own_BT, pick)
     words_BT, _ = until_end(written_BT, batch.target_length_B)
@@ -176,10 +176,10 @@ def test_a_batch_with_room_limits_each_output_by_its_own_gold() -> None:
 
 
 def test_the_best_word_is_the_best_of_those_allowed() -> None:
-    pick = best_words(torch.tensor([[False, True, True]]))
+    pick = best_tokens(torch.tensor([[False, True, True]]))
     assert pick(torch.tensor([[9.0, 1.0, 2.0], [9.0, 3.0, 2.0]]), 0).tolist() == [2, 1]
 
 
 def test_a_loss_that_draws_cannot_do_without_noise() -> None:
-    with pytest.raises(ArgbeamError, match=r"^mixer draws words: it must be called with a Noise"):
+    with pytest.raises(ArgbeamError, match=r"^mixer draws tokens: call it with a Noise"):
         needed(None, "mixer")

@@ -22,13 +22,12 @@ from argbeam.models.recurrence.steps import PlainSteps, TokenVectors
 from argbeam.runtime import triton_guard as kernels
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
-from argbeam.search import search
-from argbeam.search import top_k as selection
-from argbeam.search.gold import GoldStep, MaxViolation, Restart
+from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step
 from argbeam.search.result import Beam
 from argbeam.search.score_rules import NEVER, LastScore, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
+from argbeam.search.top_k import AllScores
 from argbeam.training import adagrad_kernel
 from argbeam.training.optimizer import Adagrad
 from tape import as_on_a_device
@@ -168,12 +167,12 @@ def test_a_step_of_the_search(
     """The same successors, verdict and next beam as the plain step; what is in empty places does not matter."""
     restarts = first or seed == 0
     generator = torch.Generator().manual_seed(seed)
-    batch, lanes, kept = 3, beam_size + 1, max(beam_size, 2)
+    batch, lanes = 3, beam_size + 1
 
     def chance(share: float, *shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator) < share
 
-    words_BRC = torch.randn(batch, lanes, columns, generator=generator)
+    scores_BRC = torch.randn(batch, lanes, columns, generator=generator)
     allowed_NC = chance(0.02 if columns > 1000 and seed else 0.7, batch * lanes if listed else 1, columns)
     candidates_BC = None
     gold_B = torch.randint(0, columns, (batch,), generator=generator)
@@ -181,80 +180,51 @@ def test_a_step_of_the_search(
         candidates_BC = torch.stack([torch.randperm(columns, generator=generator) + EOS for _ in range(batch)])
         gold_B = candidates_BC.gather(1, gold_B[:, None])[:, 0]
     place_K = torch.arange(beam_size)
-    total_BK = torch.randn(batch, beam_size, generator=generator)
-    is_gold_BK = (place_K == torch.randint(0, beam_size, (batch, 1), generator=generator)) & chance(0.7, batch, 1)
-    if first:
-        total_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
-        is_gold_BK = (place_K == 0).expand(batch, -1)
-    gold_total_B1 = torch.randn(batch, 1, generator=generator)
-    active_B, best_wrong_B = chance(0.9, batch), chance(0.4, batch)
-    policy = Restart(1.0) if restarts else MaxViolation(1.0)
-
-    beam = Beam(place_K.expand(batch, -1), place_K.expand(batch, -1), total_BK, is_gold_BK)
     start_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
-    start = Beam(beam.parents_BK, beam.tokens_BK, start_BK, (place_K == 0).expand(batch, -1))
-    here = GoldStep(policy, stop, gold_B, gold_total_B1[:, 0], active_B, best_wrong_B)
-    words = selection.AllWords(rule, words_BRC, candidates_BC)
-    found, verdict, after, rows_N, tokens_N = search.gold_step(beam, words, allowed_NC, here, start, kept=kept)
+    score_BK = torch.randn(batch, beam_size, generator=generator)
+    is_gold_BK = (place_K == torch.randint(0, beam_size, (batch, 1), generator=generator)) & chance(0.7, batch, 1)
+    gold_score_B1 = torch.randn(batch, 1, generator=generator)
+    start = Beam(start_BK, (place_K == 0).expand(batch, -1), gold_score_B1[:, 0])
+    beam = start if first else Beam(score_BK, is_gold_BK, gold_score_B1[:, 0])
+    policy = Restart(1.0) if restarts else MaxViolation(1.0)
+    gives_up = stop is not None and stop.ended_gives_up_place
+    gold = GoldToken(policy, gives_up, gold_B, chance(0.9, batch), chance(0.4, batch))
+    scores = AllScores(rule, scores_BRC, candidates_BC)
+    plain, verdict = gold_step(beam, scores, allowed_NC, gold, start)
 
     if seed:  # any layout will do
-        words_BRC, allowed_NC = words_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
+        scores_BRC, allowed_NC = scores_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
         candidates_BC = None if candidates_BC is None else candidates_BC.T.contiguous().T
-    out = search_step.search_step(
-        words_BRC,
-        allowed_NC,
-        candidates_BC,
-        total_BK,
-        is_gold_BK,
-        gold_B,
-        gold_total_B1[:, 0],
-        active_B,
-        best_wrong_B,
-        kept=kept,
-        margin=1.0,
-        sums=isinstance(rule, ScoreSum),
-        restarts=restarts,
-        ended_gives_up_place=here.ended_gives_up_place,
-    )
-    there_BJ = found.ranks_BJ > NEVER
-    assert_close(out.ranks_BJ, found.ranks_BJ)
-    assert_close(out.gold_rank_B, verdict.gold_rank_B)
-    assert_close(out.rival_rank_B, verdict.rival_rank_B)
-    assert_close(out.next_total_BK, after.total_BK)
-    assert torch.equal(out.tokens_BJ[there_BJ], found.tokens_BJ[there_BJ])
-    assert torch.equal(out.parents_BJ[there_BJ], found.parents_BJ[there_BJ])
-    assert torch.equal(out.is_gold_BJ & there_BJ, verdict.is_gold_BJ & there_BJ)
-    assert torch.equal(out.violation_B, verdict.violation_B)
-    assert torch.equal(out.rival_ended_B, verdict.rival_ended_B)
-    assert torch.equal(out.rival_B[verdict.violation_B], verdict.rival_B[verdict.violation_B])
-    alive_BK = after.total_BK > NEVER
+    step, judged = search_step.search_step(beam, scores_BRC, candidates_BC, allowed_NC, gold, sums=rule.adds_up)
+    best, expected = step.successors, plain.successors
+    there_BJ = expected.scores_BJ > NEVER
+    assert_close(best.scores_BJ, expected.scores_BJ)
+    assert_close(judged.gold_score_B, verdict.gold_score_B)
+    assert_close(step.beam.gold_score_B, verdict.gold_score_B)
+    assert_close(judged.rival_score_B, verdict.rival_score_B)
+    assert_close(step.beam.score_BK, plain.beam.score_BK)
+    assert torch.equal(best.tokens_BJ[there_BJ], expected.tokens_BJ[there_BJ])
+    assert torch.equal(best.parents_BJ[there_BJ], expected.parents_BJ[there_BJ])
+    assert torch.equal(judged.is_gold_BJ & there_BJ, verdict.is_gold_BJ & there_BJ)
+    assert torch.equal(judged.violation_B, verdict.violation_B)
+    assert torch.equal(judged.rival_ended_B, verdict.rival_ended_B)
+    assert torch.equal(judged.rival_B[verdict.violation_B], verdict.rival_B[verdict.violation_B])
+    alive_BK = plain.beam.score_BK > NEVER
     alive_N = torch.cat([alive_BK, torch.ones(batch, 1, dtype=torch.bool)], 1).flatten()  # gold's row always is
-    assert torch.equal(out.next_rows_N[alive_N], rows_N[alive_N])
-    assert torch.equal(out.next_tokens_N[alive_N], tokens_N[alive_N])
-    assert torch.equal(out.next_is_gold_BK[alive_BK], after.is_gold_BK[alive_BK])
+    assert torch.equal(step.rows_N[alive_N], plain.rows_N[alive_N])
+    assert torch.equal(step.tokens_N[alive_N], plain.tokens_N[alive_N])
+    assert torch.equal(step.beam.is_gold_BK[alive_BK], plain.beam.is_gold_BK[alive_BK])
 
 
 def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
-    """Rows and words must exist, whatever the scores: the next step reads from there."""
-    words_BRC = torch.full((2, 4, 7), torch.nan)
-    out = search_step.search_step(
-        words_BRC,
-        torch.ones(1, 7, dtype=torch.bool),
-        None,
-        torch.zeros(2, 3),
-        torch.ones(2, 3, dtype=torch.bool),
-        torch.tensor([1, 2]),
-        torch.zeros(2),
-        torch.ones(2, dtype=torch.bool),
-        torch.zeros(2, dtype=torch.bool),
-        kept=3,
-        margin=1.0,
-        sums=False,
-        restarts=True,
-        ended_gives_up_place=False,
-    )
-    assert out.next_rows_N.min() >= 0 and out.next_rows_N.max() < 8
-    assert out.next_tokens_N.min() >= 0 and out.next_tokens_N.max() < 7
+    """Rows and tokens must exist, whatever the scores: the next step reads from there."""
+    yes_B = torch.ones(2, dtype=torch.bool)
+    beam = Beam(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2))
+    gold = GoldToken(Restart(1.0), False, torch.tensor([1, 2]), yes_B, ~yes_B)
+    allowed_1C = torch.ones(1, 7, dtype=torch.bool)
+    step, _ = search_step.search_step(beam, torch.full((2, 4, 7), torch.nan), None, allowed_1C, gold, sums=False)
+    assert step.rows_N.min() >= 0 and step.rows_N.max() < 8
+    assert step.tokens_N.min() >= 0 and step.tokens_N.max() < 7
 
 
 def test_what_is_left_of_a_permutation() -> None:
@@ -262,7 +232,7 @@ def test_what_is_left_of_a_permutation() -> None:
     choices = Permutation().start(batch).select(torch.tensor([0, 0, 0, 1, 1, 1]))
     rows_N, tokens_N = torch.tensor([2, 0, 1, 5, 3, 3]), torch.tensor([7, 9, 5, 6, 6, 6])
     expected = choices.select(rows_N).advance(tokens_N)
-    found_NC = permutation.words_left(choices.left_NC, choices.candidates_BC, rows_N, tokens_N)
+    found_NC = permutation.tokens_left(choices.left_NC, choices.candidates_BC, rows_N, tokens_N)
     assert torch.equal(found_NC, expected.left_NC)
 
 

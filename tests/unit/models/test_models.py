@@ -263,9 +263,9 @@ def test_with_dropout_replayed_scores_are_the_searched_scores(make: Made, beam: 
     assert found is not None and found.violation_BT.any()
     again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
     real_BT = torch.arange(4) < batch.target_length_B[:, None]
-    torch.testing.assert_close(again.gold_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
+    torch.testing.assert_close(again.gold_score_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
     at_BT = found.violation_BT
-    torch.testing.assert_close(again.rival_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
+    torch.testing.assert_close(again.rival_score_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
 
 
 def log_probability(model: LstmLanguageModel) -> Callable[[Words], float]:

@@ -238,9 +238,9 @@ def test_with_dropout_replayed_scores_are_the_searched_scores(beam: int) -> None
     assert found.violation_BT.any()
     again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
     real_BT = torch.arange(4) < batch.target_length_B[:, None]
-    torch.testing.assert_close(again.gold_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
+    torch.testing.assert_close(again.gold_score_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
     at_BT = found.violation_BT
-    torch.testing.assert_close(again.rival_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
+    torch.testing.assert_close(again.rival_score_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
 
 
 def test_a_step_leaves_its_state_as_it_is() -> None:

@@ -21,7 +21,7 @@ def words(rule: ScoreRule, candidates: list[list[int]] | None) -> torch.Tensor:
     batch = make_batch([example_of([4], sentence=i) for i in range(2)])
     state = model.step(model.encode(batch, None), torch.tensor([2, 2]))
     candidates_BC = None if candidates is None else torch.tensor(candidates)
-    return rule.words(model, model.output(state)[:, None], candidates_BC)
+    return rule.token_scores(model, model.output(state)[:, None], candidates_BC)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -45,9 +45,9 @@ def test_ranks_are_the_newest_word_or_the_sum() -> None:
     """Parents at 10 and dead; words 1 and 2."""
     total_BK = torch.tensor([[10.0, NEVER]])
     words_BKC = torch.tensor([[[1.0, 2.0], [1.0, 2.0]]])
-    assert LastScore().rank(total_BK, words_BKC).tolist() == [[[1.0, 2.0], [NEVER, NEVER]]]
-    assert ScoreSum().rank(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
-    assert LogprobSum(1.0).rank(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
+    assert LastScore().prefix_scores(total_BK, words_BKC).tolist() == [[[1.0, 2.0], [NEVER, NEVER]]]
+    assert ScoreSum().prefix_scores(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
+    assert LogprobSum(1.0).prefix_scores(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
 
 
 @given(
@@ -66,7 +66,7 @@ def test_the_bound_of_log_probabilities_is_never_exceeded(
     bound = rule.bound(torch.tensor([total], dtype=torch.float64), torch.tensor([limit])).item()
     for more in range(1, len(later) + 1):
         ended = torch.tensor([[total + sum(later[:more])]], dtype=torch.float64)
-        assert rule.finished(ended, length + more).item() <= bound + 1e-12
+        assert rule.finished_scores(ended, length + more).item() <= bound + 1e-12
 
 
 @pytest.mark.parametrize("rule", [LastScore(), ScoreSum()])
@@ -78,7 +78,7 @@ def test_raw_scores_have_no_bound_while_a_prefix_is_alive(rule: ScoreRule) -> No
 def test_length_power_divides_by_a_power_of_the_length() -> None:
     """-6 / 4^0 = -6, -6 / 4^0.5 = -3, -6 / 4^1 = -1.5."""
     total_BK = torch.tensor([[-6.0]])
-    assert [LogprobSum(p).finished(total_BK, 4).item() for p in (0.0, 0.5, 1.0)] == [-6.0, -3.0, -1.5]
+    assert [LogprobSum(p).finished_scores(total_BK, 4).item() for p in (0.0, 0.5, 1.0)] == [-6.0, -3.0, -1.5]
 
 
 def test_stop_top_returns_ended_prefixes_down_to_the_first_that_goes_on() -> None:

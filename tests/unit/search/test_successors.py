@@ -149,5 +149,5 @@ def test_gold_outside_the_constraint_is_a_data_error() -> None:
     good, bad = Example((4, 5), (5, 4), 0), Example((4, 5), (4, 7), 3)
     check_gold(Permutation(), make_batch([good]))
     check_gold(Unconstrained(8, end_symbol=False), make_batch([good, bad], size=3))
-    with pytest.raises(DataError, match=r"^sentence 3: gold word 2 \(number 7\) is not a valid successor"):
+    with pytest.raises(DataError, match=r"^sentence 3: gold token 2 \(id 7\) is not a valid successor"):
         check_gold(Permutation(), make_batch([good, bad], size=3))

@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from argbeam.search import top_k as selection
-from argbeam.search.top_k import _best_words
+from argbeam.search.top_k import BLOCK, BLOCKS, best_columns
 
-BLOCK, BLOCKS = selection._BLOCK, selection._BLOCKS
 LIMIT = BLOCK * BLOCKS
 # Rows just below, at and above the length from which they are cut into blocks, and of several more blocks.
 columns = st.one_of(
@@ -20,22 +18,22 @@ columns = st.one_of(
 kept = st.one_of(st.integers(1, 12), st.integers(BLOCKS - 1, BLOCKS + 6))
 
 
-def assert_best(words_BKC: Tensor, kept: int) -> None:
+def assert_best(scores_BKC: Tensor, kept: int) -> None:
     """Values are those of `topk`, in order; columns hold them, and none is named twice."""
-    values_BKP, columns_BKP = _best_words(words_BKC, kept)
-    expected = words_BKC.topk(min(kept, words_BKC.shape[2]), dim=2)
+    values_BKP, columns_BKP = best_columns(scores_BKC, kept)
+    expected = scores_BKC.topk(min(kept, scores_BKC.shape[2]), dim=2)
     assert torch.equal(values_BKP, expected.values)
-    assert torch.equal(words_BKC.gather(2, columns_BKP), values_BKP)
+    assert torch.equal(scores_BKC.gather(2, columns_BKP), values_BKP)
     for row in columns_BKP.flatten(0, 1).tolist():
         assert len(set(row)) == len(row)
 
 
 @given(columns=columns, kept=kept, seed=st.integers(0, 2**31), rows=st.integers(1, 3))
 @settings(max_examples=100)
-def test_the_best_words_are_those_of_the_whole_row(columns: int, kept: int, seed: int, rows: int) -> None:
-    words_BKC = torch.randn(2, rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    assert_best(words_BKC, kept)
-    assert torch.equal(_best_words(words_BKC, kept)[1], words_BKC.topk(min(kept, columns), dim=2).indices)
+def test_thebest_columns_are_those_of_the_whole_row(columns: int, kept: int, seed: int, rows: int) -> None:
+    scores_BKC = torch.randn(2, rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert_best(scores_BKC, kept)
+    assert torch.equal(best_columns(scores_BKC, kept)[1], scores_BKC.topk(min(kept, columns), dim=2).indices)
 
 
 @given(columns=columns, kept=kept, seed=st.integers(0, 2**31), values=st.integers(1, 4))
@@ -50,24 +48,24 @@ def test_among_equal_words_any_are_the_best_but_each_once(columns: int, kept: in
 def test_words_that_are_not_valid_come_last(columns: int, kept: int, seed: int, valid: int) -> None:
     """A row may have fewer valid words than are kept, or none."""
     generator = torch.Generator().manual_seed(seed)
-    words_BKC = torch.full((2, 2, columns), -torch.inf)
-    for row in words_BKC.flatten(0, 1)[:-1]:
+    scores_BKC = torch.full((2, 2, columns), -torch.inf)
+    for row in scores_BKC.flatten(0, 1)[:-1]:
         row[torch.randperm(columns, generator=generator)[:valid]] = torch.randn(1, generator=generator)
-    assert_best(words_BKC, kept)
+    assert_best(scores_BKC, kept)
 
 
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, LIMIT - 1, LIMIT, LIMIT + 4])
 def test_the_best_word_is_found_wherever_it_stands(place: int) -> None:
     """Also in the remainder behind the last whole block: the row has five columns more than whole blocks."""
-    words_BKC = torch.zeros(1, 1, LIMIT + 5)
-    words_BKC[0, 0, place] = 1.0
-    values_BKP, columns_BKP = _best_words(words_BKC, 3)
+    scores_BKC = torch.zeros(1, 1, LIMIT + 5)
+    scores_BKC[0, 0, place] = 1.0
+    values_BKP, columns_BKP = best_columns(scores_BKC, 3)
     assert (values_BKP[0, 0].tolist(), columns_BKP[0, 0, 0].item()) == ([1.0, 0.0, 0.0], place)
 
 
-def test_all_the_best_words_may_stand_in_one_block() -> None:
-    words_BKC = torch.zeros(1, 1, LIMIT + 5)
-    words_BKC[0, 0, 3 * BLOCK : 3 * BLOCK + 6] = torch.tensor([1.0, 6.0, 2.0, 5.0, 3.0, 4.0])
-    values_BKP, columns_BKP = _best_words(words_BKC, 6)
+def test_all_thebest_columns_may_stand_in_one_block() -> None:
+    scores_BKC = torch.zeros(1, 1, LIMIT + 5)
+    scores_BKC[0, 0, 3 * BLOCK : 3 * BLOCK + 6] = torch.tensor([1.0, 6.0, 2.0, 5.0, 3.0, 4.0])
+    values_BKP, columns_BKP = best_columns(scores_BKC, 6)
     assert values_BKP[0, 0].tolist() == [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
     assert (columns_BKP[0, 0] - 3 * BLOCK).tolist() == [1, 3, 5, 4, 2, 0]

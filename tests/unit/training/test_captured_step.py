@@ -34,7 +34,7 @@ from argbeam.models.noise import Noise
 from argbeam.runtime import triton_guard as kernels
 from argbeam.runtime.graph_cache import CudaRecorder, Graph
 from argbeam.runtime.group import ALONE, Group
-from argbeam.search import live_rows as live
+from argbeam.search import search
 from argbeam.search.gold import EarlyUpdate, MaxViolation
 from argbeam.search.score_rules import ScoreSum
 from argbeam.search.successors import Permutation, Unconstrained
@@ -352,7 +352,7 @@ def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
-    monkeypatch.setattr(live, "host_may_look", lambda _: False)  # as on a device
+    monkeypatch.setattr(search, "host_may_look", lambda _: False)  # as on a device
     loss = fresh(name, CPU)
     step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
     with NothingForTheHost():
