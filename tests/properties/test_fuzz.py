@@ -162,7 +162,7 @@ def test_every_tree_of_a_damaged_treebank_is_read_or_the_file_refused(tmp_path: 
         data = damaged(FILES[kind], draw)
         path.write_bytes(data)
         with refused(kind, number, f"{path}:") as said:
-            trees = read_conll([path], flavour=flavour)
+            trees = list(read_conll([path], flavour=flavour))
             rows = [line for line in plain_lines(data) if not line.startswith("#")]
             blocks = [
                 block.split("\n") for block in re.split(r"\n *(?:\n *)*\n", "\n" + "\n".join(rows) + "\n") if block
@@ -361,7 +361,7 @@ def test_what_a_task_accepts_of_damaged_files_can_be_trained_on(task: str, tmp_p
 
 def _sentences(kind: str, path: Path) -> int:
     if kind in ("conllu", "conllx"):
-        return len(read_conll([path], flavour=Flavour(kind)))
+        return len(list(read_conll([path], flavour=Flavour(kind))))
     return len(plain_lines(path.read_bytes()))
 
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from argbeam.data.generated import corpus
-from argbeam.data.readers.conll import Flavour, Tree, stream_conll
-from argbeam.data.readers.text import TextPair, stream_parallel, stream_text, stream_tsv
+from argbeam.data.readers.conll import Flavour, Tree, read_conll
+from argbeam.data.readers.text import TextPair, read_parallel, read_text, read_tsv
 from argbeam.errors import DataError
 from argbeam.settings import data as settings
 from argbeam.tasks.iwslt import prepared
@@ -26,13 +26,13 @@ def stream_trees(data: TreeData, split: str) -> Iterator[Tree]:
             for line, s in enumerate(_generated(data, split), 1)
         )
     flavour = Flavour.CONLLU if isinstance(data, settings.ConlluData) else Flavour.CONLLX
-    return stream_conll(_files(data.root, getattr(data, split), split), flavour=flavour)
+    return read_conll(_files(data.root, getattr(data, split), split), flavour=flavour)
 
 
 def stream_sentences(data: SentenceData, split: str) -> Iterator[tuple[str, ...]]:
     """The sentences of a split as words, one by one."""
     if isinstance(data, settings.TextData):
-        return (tuple(s.text.split()) for s in stream_text(_files(data.root, getattr(data, split), split)))
+        return (tuple(s.text.split()) for s in read_text(_files(data.root, getattr(data, split), split)))
     return (tree.words for tree in stream_trees(data, split))
 
 
@@ -48,8 +48,8 @@ def stream_pairs(data: PairData, split: str) -> Iterator[TextPair]:
         return iter(pairs)
     if isinstance(data, settings.TsvData):
         paths = _files(data.root, getattr(data, split), split)
-        return stream_tsv(paths, source_column=data.source_column, target_column=data.target_column)
-    return stream_parallel(
+        return read_tsv(paths, source_column=data.source_column, target_column=data.target_column)
+    return read_parallel(
         _files(data.root, getattr(data, f"{split}_source"), f"{split}_source"),
         _files(data.root, getattr(data, f"{split}_target"), f"{split}_target"),
     )

@@ -15,11 +15,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from argbeam.data.readers.conll import tree_fault
 from argbeam.errors import DataError
 
 _LEFT, _RIGHT = "@L_", "@R_"
 _LIKE_ACTION = re.compile(r"@+[LR]_")
-_ESCAPED = re.compile(r"@@+[LR]_")
 
 
 class Arcs(NamedTuple):
@@ -30,59 +30,27 @@ class Arcs(NamedTuple):
 
 
 def left_action(label: str) -> str:
-    """Return the symbol that makes the second item of the stack a dependent of the top."""
+    """The symbol that makes the second item of the stack a dependent of the top."""
     return _LEFT + label
 
 
 def right_action(label: str) -> str:
-    """Return the symbol that makes the top of the stack a dependent of the second item."""
+    """The symbol that makes the top of the stack a dependent of the second item."""
     return _RIGHT + label
 
 
 def is_action(symbol: str) -> bool:
-    """Tell whether a symbol is a reduce action; every other symbol is a word and shifts."""
+    """Whether a symbol is a reduce action; every other symbol is a word and shifts."""
     return symbol.startswith((_LEFT, _RIGHT))
 
 
 def escape_word(word: str) -> str:
-    """Return the symbol of a word, never an action: `@L_x` becomes `@@L_x`, and `@@L_x` becomes `@@@L_x`.
-
-    All other words stay as they are, so that symbols read like the text, and actions keep their plain form.
-    """
+    """The symbol of a word, never an action: `@L_x` becomes `@@L_x`, `@@L_x` becomes `@@@L_x`; others stay."""
     return "@" + word if _LIKE_ACTION.match(word) else word
 
 
-def unescape_word(symbol: str) -> str:
-    """Return the word of a word symbol: the inverse of `escape_word`."""
-    return symbol[1:] if _ESCAPED.match(symbol) else symbol
-
-
-def tree_fault(heads: Sequence[int]) -> str | None:
-    """Say what keeps heads from being a tree with one root, or None if they are one."""
-    for word, head in enumerate(heads, start=1):
-        if not 0 <= head <= len(heads):
-            return (
-                f"word {word} has head {head} in a sentence of {len(heads)} words; "
-                f"heads run from 0 (root) to {len(heads)}"
-            )
-    roots = [word for word, head in enumerate(heads, start=1) if head == 0]
-    if len(roots) != 1:
-        return f"{len(roots)} of {len(heads)} words have head 0; exactly one word is the root"
-    rooted = {0}
-    for word in range(1, len(heads) + 1):
-        path: list[int] = []
-        above = word
-        while above not in rooted:
-            if above in path:
-                return f"word {above} is its own ancestor; every word leads to the root"
-            path.append(above)
-            above = heads[above - 1]
-        rooted.update(path)
-    return None
-
-
 def is_projective(heads: Sequence[int]) -> bool:
-    """Tell whether no two arcs of a tree cross, the arc from position 0 to the root among them."""
+    """Whether no two arcs of a tree cross, the arc from position 0 to the root among them."""
     spans = [(min(word, head), max(word, head)) for word, head in enumerate(heads, start=1)]
     # Arcs that do not cross are brackets: opened from the left, longest first, each closes before those around it.
     spans.sort(key=lambda span: (span[0], -span[1]))
@@ -97,7 +65,7 @@ def is_projective(heads: Sequence[int]) -> bool:
 
 
 def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the 2n-1 symbols of a projective tree, every left arc made as soon as possible.
+    """The 2n-1 symbols of a projective tree, every left arc made as soon as possible.
 
     The words are symbols (escaped, rare ones replaced). The root's label is not part of the sequence.
     """
@@ -129,9 +97,9 @@ def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence
 
 
 def tree_of_actions(symbols: Sequence[str], n_words: int, *, root_label: str = "root") -> Arcs:
-    """Return the tree that symbols build over a sentence of n words: the inverse of `actions_of_tree`.
+    """The tree that symbols build over a sentence of n words: the inverse of `actions_of_tree`.
 
-    Only the place of a word symbol counts, so that an unknown word's symbol shifts as well as its own.
+    Only the place of a word symbol counts: an unknown word shifts like any other.
     """
     heads = [0] * n_words
     labels = [root_label] * n_words
@@ -164,7 +132,7 @@ def _check_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str
         raise DataError(f"{len(words)} words, {len(heads)} heads and {len(labels)} labels; every word has one of each")
     fault = tree_fault(heads)
     if fault is not None:
-        raise DataError(fault)
+        raise DataError(f"word {fault.word}: {fault.text}")
     for word, symbol in enumerate(words, start=1):
         if is_action(symbol):
             raise DataError(f"word {word} is {symbol}, which reads as an action; accepted: {escape_word(symbol)}")

@@ -59,13 +59,13 @@ def flavour_of(run: Run) -> Flavour:
 
 def trees_of(text: str, run: Run, folder: Path) -> list[Tree]:
     (folder / "parsed").write_text(text, encoding="utf-8")
-    return read_conll([folder / "parsed"], flavour=flavour_of(run))
+    return list(read_conll([folder / "parsed"], flavour=flavour_of(run)))
 
 
 def test_trees_read_back_have_the_score_of_evaluate_and_the_arcs_of_decode(kept: Kept, tmp_path: Path) -> None:
     run, folder = kept
     source = folder / f"test.{run.recipe.data.kind}"
-    gold = read_conll([source], flavour=flavour_of(run))
+    gold = list(read_conll([source], flavour=flavour_of(run)))
     text, counts = parsed(run, source.read_text(encoding="utf-8"), tmp_path)
     trees = trees_of(text, run, tmp_path)
     assert counts == Counts(5, unit="sentences") and [tree.words for tree in trees] == [tree.words for tree in gold]

@@ -3,8 +3,9 @@
 import gzip
 import lzma
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,15 +28,11 @@ def write(folder: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def refusal(read: Callable[..., object], *arguments: object) -> str:
-    """What the DataError says that reading must end in."""
+def refusal(read: Callable[..., Iterable[object]], *arguments: Any, **options: Any) -> str:
+    """The message of the DataError that reading must end in."""
     with pytest.raises(DataError) as error:
-        read(*arguments)
+        list(read(*arguments, **options))
     return str(error.value)
-
-
-def all_lines(path: Path) -> list[tuple[int, str]]:
-    return list(open_lines(path))
 
 
 @given(st.lists(line_text, min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from([*PACK]))
@@ -46,13 +43,9 @@ def test_lines_written_are_the_lines_read(lines: list[str], end: str, mark: bool
         assert list(open_lines(path)) == list(enumerate(lines, start=1))
 
 
-def test_a_last_line_without_its_end_is_read(tmp_path: Path) -> None:
-    assert list(open_lines(write(tmp_path, "t", b"a\nb"))) == [(1, "a"), (2, "b")]
-
-
-def test_only_newlines_end_a_line(tmp_path: Path) -> None:
+def test_only_newlines_end_a_line_and_the_last_one_needs_none(tmp_path: Path) -> None:
     text = "a\u2028b\x85c\rd\x0ce"
-    assert list(open_lines(write(tmp_path, "t", text.encode()))) == [(1, text)]
+    assert list(open_lines(write(tmp_path, "t", f"a\n{text}".encode()))) == [(1, "a"), (2, text)]
 
 
 def test_lines_are_read_one_by_one(tmp_path: Path) -> None:
@@ -72,53 +65,40 @@ def test_any_damage_is_read_or_is_a_data_error(data: st.DataObject, suffix: str)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"t{suffix}")
         path.write_bytes(packed)
-        for read in (
-            lambda: read_text([path]),
-            lambda: read_tsv([path]),
-            lambda: read_parallel([path], [path]),
-        ):
+        for pairs in (read_text([path]), read_tsv([path]), read_parallel([path], [path])):
             try:
-                read()
+                list(pairs)
             except DataError as error:
                 assert str(error).startswith(str(path)) and "\n" not in str(error)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
-def test_a_compressed_file_cut_short_is_an_error(tmp_path: Path, suffix: str) -> None:
+def test_a_compressed_file_cut_short_or_not_compressed_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, f"t{suffix}", b"words\n" * 100)
-    path.write_bytes(path.read_bytes()[:-9])
-    assert f"{path}: damaged or not a whole {suffix} file" in refusal(all_lines, path)
+    for data in (path.read_bytes()[:-9], b"plain text\n"):
+        path.write_bytes(data)
+        assert f"{path}: damaged or not a whole {suffix} file" in refusal(open_lines, path)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz"])
-def test_a_plain_file_under_a_compressed_name_is_an_error(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"t{suffix}"
-    path.write_bytes(b"plain text\n")
-    assert f"{path}: damaged or not a whole {suffix} file" in refusal(all_lines, path)
-
-
-def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
-    """Line 2 is `gr`, then the Latin-1 u umlaut, 0xfc: byte 3."""
+def test_bytes_that_are_not_utf8_and_a_nul_are_named(tmp_path: Path) -> None:
+    """Line 2 is `gr`, then the Latin-1 u umlaut, 0xfc: byte 3. In UTF-8 it has two bytes."""
     path = write(tmp_path, "t", b"gut\ngr\xfcn\n")
-    assert f"{path}:2: not UTF-8 at byte 3 of the line (0xfc); text files are UTF-8" in refusal(all_lines, path)
-
-
-def test_a_nul_is_named(tmp_path: Path) -> None:
+    assert f"{path}:2: not UTF-8 at byte 3 of the line (0xfc); text files are UTF-8" in refusal(open_lines, path)
     path = write(tmp_path, "t", "ü\0b\n".encode())
-    assert f"{path}:1: NUL at byte 3 of the line; text files hold none" in refusal(all_lines, path)
+    assert f"{path}:1: NUL at byte 3 of the line; text files hold none" in refusal(open_lines, path)
 
 
 def test_a_missing_file_a_directory_and_an_impossible_path_are_errors(tmp_path: Path) -> None:
     missing = f"cannot read {tmp_path / 'no'}: No such file or directory; a file is expected"
-    assert refusal(all_lines, tmp_path / "no") == missing
-    assert refusal(all_lines, tmp_path) == f"cannot read {tmp_path}: Is a directory; a file is expected"
-    assert "'a\\x00b': no such file; a path holds no NUL" in refusal(all_lines, Path("a\0b"))
-    assert refusal(all_lines, tmp_path / ("x" * 5000)).endswith(": File name too long; a file is expected")
+    assert refusal(open_lines, tmp_path / "no") == missing
+    assert refusal(open_lines, tmp_path) == f"cannot read {tmp_path}: Is a directory; a file is expected"
+    assert "'a\\x00b': no such file; a path holds no NUL" in refusal(open_lines, Path("a\0b"))
+    assert refusal(open_lines, tmp_path / ("x" * 5000)).endswith(": File name too long; a file is expected")
 
 
 def test_sentences_remember_their_place(tmp_path: Path) -> None:
     one, two = write(tmp_path, "1", b"a b\nc\n"), write(tmp_path, "2.gz", b"d\n")
-    assert read_text([one, two]) == [TextLine("a b", one, 1), TextLine("c", one, 2), TextLine("d", two, 1)]
+    assert list(read_text([one, two])) == [TextLine("a b", one, 1), TextLine("c", one, 2), TextLine("d", two, 1)]
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\u00a0", "\u2028"])
@@ -143,36 +123,30 @@ def test_parallel_files_and_columns_give_the_pairs_written(pairs: list[tuple[str
         source = write(folder, "t.de.xz", "".join(f"{s}\n" for s, _ in pairs).encode())
         target = write(folder, "t.en", "".join(f"{t}\n" for _, t in pairs).encode())
         table = write(folder, "t.tsv.gz", "".join(f"{t}\tnote\t{s}\n" for s, t in pairs).encode())
-        assert read_parallel([source], [target]) == [TextPair(s, t, source, i) for i, (s, t) in enumerate(pairs, 1)]
-        read = read_tsv([table], source_column=2, target_column=0)
-        assert read == [TextPair(s, t, table, i) for i, (s, t) in enumerate(pairs, 1)]
+        read = list(read_parallel([source], [target]))
+        assert read == [TextPair(s, t, source, i) for i, (s, t) in enumerate(pairs, 1)]
+        assert list(read_tsv([table], source_column=2, target_column=0)) == [
+            TextPair(s, t, table, i) for i, (s, t) in enumerate(pairs, 1)
+        ]
 
 
-def test_unequal_line_counts_are_named(tmp_path: Path) -> None:
+def test_unequal_counts_of_lines_and_of_files_are_named(tmp_path: Path) -> None:
     two, three = write(tmp_path, "2", b"a\nb\n"), write(tmp_path, "3", b"a\nb\nc\n")
-    assert f"{two}: 2 lines, but {three} has 3; parallel files have one line for each other's" in refusal(
-        read_parallel, [two], [three]
+    assert refusal(read_parallel, [two], [three]) == (
+        f"{two}: 2 lines, but {three} has 3; parallel files have one line for each other's"
     )
     assert f"{three}: 3 lines, but {two} has 2" in refusal(read_parallel, [three], [two])
+    assert refusal(read_parallel, [two, two], [two]) == (
+        f"{two}: 2 source and 1 target files; each source file needs one target file"
+    )
 
 
-def test_an_empty_side_is_named(tmp_path: Path) -> None:
+def test_an_empty_side_and_a_missing_column_are_named(tmp_path: Path) -> None:
     full, gap = write(tmp_path, "full", b"a\nb\n"), write(tmp_path, "gap", b"a\n\n")
     assert f"{gap}:2: an empty line" in refusal(read_parallel, [full], [gap])
     table = write(tmp_path, "t.tsv", b"a\tb\nc\t \n")
     assert f"{table}:2: column 1 is empty; at least one word is expected" in refusal(read_tsv, [table])
-
-
-def test_sides_with_unequal_numbers_of_files_are_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path, "t", b"a\n")
-    assert f"{path}: 2 source and 1 target files; each source file needs one target file" in refusal(
-        read_parallel, [path, path], [path]
-    )
-
-
-@pytest.mark.parametrize("column", [2, -1])
-def test_a_missing_column_is_named(tmp_path: Path, column: int) -> None:
-    path = write(tmp_path, "t", b"a\tb\n")
-    assert f"{path}:1: no column {column} in a line of 2; tab-separated columns run from 0 to 1" in refusal(
-        lambda: read_tsv([path], target_column=column)
-    )
+    for column in (2, -1):
+        assert refusal(read_tsv, [table], target_column=column) == (
+            f"{table}:1: no column {column} in a line of 2; tab-separated columns run from 0 to 1"
+        )

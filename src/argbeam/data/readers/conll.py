@@ -35,25 +35,46 @@ class Tree:
     line: int
 
 
-def read_conll(paths: Sequence[Path], *, flavour: Flavour) -> list[Tree]:
+def read_conll(paths: Sequence[Path], *, flavour: Flavour) -> Iterator[Tree]:
     """Read trees with one root each. Multiword (`1-2`) and empty (`8.1`) nodes of CoNLL-U are left out."""
-    return list(stream_conll(paths, flavour=flavour))
-
-
-def stream_conll(paths: Sequence[Path], *, flavour: Flavour) -> Iterator[Tree]:
-    """The same, one by one."""
     if not paths:
         raise DataError("no treebank was given; at least one file is needed")
     for path in paths:
-        empty = True
-        for rows in _sentences(path, flavour):
-            empty = False
-            yield _tree(rows, path)
-        if empty:
+        words = None
+        for words in _sentences(path, flavour):
+            yield _tree(words, path)
+        if words is None:
             raise DataError(f"{path}: no sentence in the file; at least one is expected")
 
 
-class _Row(NamedTuple):
+class TreeFault(NamedTuple):
+    """What keeps heads from being a tree, and at which word, counted from 1."""
+
+    word: int
+    text: str
+
+
+def tree_fault(heads: Sequence[int]) -> TreeFault | None:
+    """The fault that keeps heads from being a tree with one root; None: they are one."""
+    size = len(heads)
+    for word, head in enumerate(heads, start=1):
+        if not 0 <= head <= size:
+            return TreeFault(word, f"head {head} in a sentence of {size} words; heads run from 0 (root) to {size}")
+    roots = [word for word, head in enumerate(heads, start=1) if head == 0]
+    if not roots:
+        return TreeFault(1, "no root in this sentence; one word has head 0")
+    if len(roots) > 1:
+        return TreeFault(roots[1], f"a second root (words {roots[0]} and {roots[1]}); one word has head 0")
+    cycle = _cycle(heads)
+    if cycle:
+        chain = " -> ".join(map(str, [*cycle, cycle[0]]))
+        return TreeFault(cycle[0], f"the heads run in a circle ({chain}); they must form a tree")
+    return None
+
+
+class _WordLine(NamedTuple):
+    """The columns of a word's line that are used, and its place in the file."""
+
     line: int
     word: str
     tag: str
@@ -67,19 +88,19 @@ _NOT_A_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
-    rows: list[_Row] = []
+def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_WordLine]]:
+    words: list[_WordLine] = []
     has_coarse_tags = has_tags = False
     for line, text in open_lines(path):
         if not text.strip(" "):
-            if rows:
-                yield rows
-            rows = []
-        elif fields := word_fields(text, path, line, flavour, before=len(rows)):
-            rows.append(_row(fields, path, line, flavour))
-            has_coarse_tags, has_tags = has_coarse_tags or fields[3] != "_", has_tags or rows[-1].tag != "_"
-    if rows:
-        yield rows
+            if words:
+                yield words
+            words = []
+        elif fields := word_fields(text, path, line, flavour, before=len(words)):
+            words.append(_word_line(fields, path, line, flavour))
+            has_coarse_tags, has_tags = has_coarse_tags or fields[3] != "_", has_tags or words[-1].tag != "_"
+    if words:
+        yield words
     if flavour is Flavour.CONLLX and has_coarse_tags and not has_tags:
         raise DataError(
             f"{path}: every tag (column 5) is `_`, and column 4 has tags; that is CoNLL-U's way: "
@@ -88,9 +109,9 @@ def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_Row]]:
 
 
 def word_fields(text: str, path: Path, line: int, flavour: Flavour, *, before: int) -> list[str]:
-    """The columns of a word's line, with `before` words of its sentence before it; none of other lines.
+    """The columns of a word's line; empty for a comment and for a multiword or empty node of CoNLL-U.
 
-    Other lines are comments and the multiword and empty nodes of CoNLL-U.
+    `before` is the count of words before it in its sentence.
     """
     if text.startswith("#"):
         return []
@@ -111,7 +132,7 @@ def word_fields(text: str, path: Path, line: int, flavour: Flavour, *, before: i
 
 
 def form_of(fields: Sequence[str], path: Path, line: int) -> str:
-    """The word. White space inside it (`10 000`) becomes `_`, so that words can be written with spaces between them."""
+    """The word. White space inside it (`10 000`) becomes `_`: spaces separate words in every other file."""
     form = "_".join(fields[1].split())
     _need_a_value("form", form, path, line)
     return form
@@ -122,7 +143,7 @@ def _need_a_value(name: str, field: str, path: Path, line: int) -> None:
         raise DataError(f"{path}:{line}: the {name} is empty; `_` stands for none")
 
 
-def _row(fields: list[str], path: Path, line: int, flavour: Flavour) -> _Row:
+def _word_line(fields: list[str], path: Path, line: int, flavour: Flavour) -> _WordLine:
     form, tag = form_of(fields, path, line), fields[_TAG_COLUMN[flavour]].strip()
     head, label = fields[6], fields[7].strip()
     _need_a_value("tag", tag, path, line)
@@ -131,41 +152,20 @@ def _row(fields: list[str], path: Path, line: int, flavour: Flavour) -> _Row:
         raise DataError(f"{path}:{line}: label {label!r} holds white space; a label is one word")
     if not _NUMBER.fullmatch(head):
         raise DataError(f"{path}:{line}: head {head!r} is not a number; heads run from 0 (root) to the last word's id")
-    return _Row(line, form, tag, int(head), label)
+    return _WordLine(line, form, tag, int(head), label)
 
 
-def _tree(rows: list[_Row], path: Path) -> Tree:
-    heads = tuple(row.head for row in rows)
-    for row in rows:
-        if row.head > len(rows):
-            raise DataError(
-                f"{path}:{row.line}: head {row.head} in a sentence of {len(rows)} words; "
-                f"heads run from 0 (root) to {len(rows)}"
-            )
-    roots = [number for number, head in enumerate(heads, start=1) if head == 0]
-    if not roots:
-        raise DataError(f"{path}:{rows[0].line}: no root in this sentence; one word has head 0")
-    if len(roots) > 1:
-        raise DataError(
-            f"{path}:{rows[roots[1] - 1].line}: a second root (words {roots[0]} and {roots[1]}); one word has head 0"
-        )
-    cycle = _cycle(heads)
-    if cycle:
-        chain = " -> ".join(str(number) for number in [*cycle, cycle[0]])
-        raise DataError(f"{path}:{rows[cycle[0] - 1].line}: the heads run in a circle ({chain}); they must form a tree")
-    return Tree(
-        words=tuple(row.word for row in rows),
-        tags=tuple(row.tag for row in rows),
-        heads=heads,
-        labels=tuple(row.label for row in rows),
-        path=path,
-        line=rows[0].line,
-    )
+def _tree(words: list[_WordLine], path: Path) -> Tree:
+    lines, forms, tags, heads, labels = zip(*words, strict=True)
+    fault = tree_fault(heads)
+    if fault is not None:
+        raise DataError(f"{path}:{lines[fault.word - 1]}: {fault.text}")
+    return Tree(forms, tags, heads, labels, path, lines[0])
 
 
-def _cycle(heads: tuple[int, ...]) -> list[int]:
-    """The words of a cycle, its smallest first, or none. Each word is walked over once: O(n)."""
-    walk_of = [0] * (len(heads) + 1)  # the walk that reached a word first; 0: none yet
+def _cycle(heads: Sequence[int]) -> list[int]:
+    """The words of a cycle, its smallest first, or none. Each word is visited once: O(n)."""
+    walk_of = [0] * (len(heads) + 1)  # start of the walk that reached a word first; 0: none yet
     walk_of[0] = -1
     for start in range(1, len(heads) + 1):
         word = start

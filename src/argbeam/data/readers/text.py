@@ -1,4 +1,4 @@
-"""Text files, plain or compressed: lines, sentences and pairs of sentences, each with its place."""
+"""Text files, plain or compressed: lines, sentences and sentence pairs, each with its place. One line is in memory."""
 
 import gzip
 import lzma
@@ -13,7 +13,7 @@ from pathlib import Path
 from argbeam.errors import DataError
 from argbeam.files import reading
 
-# What a file's name may end in besides its own ending.
+# Endings of a compressed file's name, and none.
 COMPRESSIONS = ("", ".gz", ".xz")
 
 
@@ -41,32 +41,35 @@ def unpacked(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in COMPRESSIONS[1:] else path
 
 
-def read_text(paths: Sequence[Path]) -> list[TextLine]:
+def read_text(paths: Sequence[Path]) -> Iterator[TextLine]:
     """Read one sentence a line. A line without a word is an error: it would be an empty sequence.
 
-    Words are what `str.split()` gives, so every Unicode space separates them, U+00A0 and U+202F among them.
+    Words are what `str.split()` gives: every Unicode space separates them, U+00A0 and U+202F among them.
     """
-    return list(stream_text(paths))
+    for path, line, text in _lines(paths):
+        _need_a_word(text, path, line)
+        yield TextLine(text, path, line)
 
 
-def stream_text(paths: Sequence[Path]) -> Iterator[TextLine]:
-    """The same, one by one: of a file of any size, one line is in memory."""
-    _need_a_file(paths)
-    for path in paths:
-        line = 0
-        for line, text in open_lines(path):
-            _need_a_word(text, path, line)
-            yield TextLine(text, path, line)
-        _need_a_line(path, line)
+def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> Iterator[TextPair]:
+    """Read pairs from tab-separated columns, counted from 0. Other columns are ignored."""
+    for path, line, text in _lines(paths):
+        fields = text.split("\t")
+        for column in (source_column, target_column):
+            if not 0 <= column < len(fields):
+                raise DataError(
+                    f"{path}:{line}: no column {column} in a line of {len(fields)}; "
+                    f"tab-separated columns run from 0 to {len(fields) - 1}"
+                )
+            _need_a_word(fields[column], path, line, f"column {column} is empty")
+        yield TextPair(fields[source_column], fields[target_column], path, line)
 
 
-def read_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> list[TextPair]:
-    """Read files in step: line i of a target file translates line i of its source file."""
-    return list(stream_parallel(source_paths, target_paths))
+def read_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> Iterator[TextPair]:
+    """Read files in step: line i of a target file translates line i of its source file.
 
-
-def stream_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> Iterator[TextPair]:
-    """The same, one by one. Unequal numbers of lines show at the end of the longer file."""
+    Unequal numbers of lines are an error at the end of the longer file.
+    """
     _need_a_file(source_paths)
     if len(source_paths) != len(target_paths):
         raise DataError(
@@ -75,29 +78,6 @@ def stream_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) 
         )
     for source_path, target_path in zip(source_paths, target_paths, strict=True):
         yield from _pairs_in_step(source_path, target_path)
-
-
-def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> list[TextPair]:
-    """Read pairs from tab-separated columns, counted from 0. Further columns are left alone."""
-    return list(stream_tsv(paths, source_column=source_column, target_column=target_column))
-
-
-def stream_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> Iterator[TextPair]:
-    """The same, one by one."""
-    _need_a_file(paths)
-    for path in paths:
-        line = 0
-        for line, text in open_lines(path):
-            fields = text.split("\t")
-            for column in (source_column, target_column):
-                if not 0 <= column < len(fields):
-                    raise DataError(
-                        f"{path}:{line}: no column {column} in a line of {len(fields)}; "
-                        f"tab-separated columns run from 0 to {len(fields) - 1}"
-                    )
-                _need_a_word(fields[column], path, line, f"column {column} is empty")
-            yield TextPair(fields[source_column], fields[target_column], path, line)
-        _need_a_line(path, line)
 
 
 def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
@@ -109,6 +89,21 @@ def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
     with open_bytes(path) as stream:
         for line, raw in enumerate(stream, start=1):
             yield line, decode_line(raw, path, line)
+
+
+def decode_line(raw: bytes, path: Path | str, line: int) -> str:
+    """The text of one line of UTF-8, with or without its line end; a byte order mark in line 1 is dropped."""
+    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{line}: not UTF-8 at byte {error.start + 1} of the line (0x{raw[error.start]:02x}); "
+            "text files are UTF-8"
+        ) from error
+    if "\0" in text:
+        raise DataError(f"{path}:{line}: NUL at byte {raw.index(0) + 1} of the line; text files hold none")
+    return text.removeprefix("\ufeff") if line == 1 else text
 
 
 @contextmanager
@@ -140,19 +135,14 @@ def open_stream(path: Path) -> BufferedIOBase:
     return path.open("rb")
 
 
-def decode_line(raw: bytes, path: Path | str, line: int) -> str:
-    """The text of one line of UTF-8, with or without its line end; a byte order mark in line 1 is dropped."""
-    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}:{line}: not UTF-8 at byte {error.start + 1} of the line (0x{raw[error.start]:02x}); "
-            "text files are UTF-8"
-        ) from error
-    if "\0" in text:
-        raise DataError(f"{path}:{line}: NUL at byte {raw.index(0) + 1} of the line; text files hold none")
-    return text.removeprefix("\ufeff") if line == 1 else text
+def _lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
+    """Path, line number and text of every line of every file; none may be empty."""
+    _need_a_file(paths)
+    for path in paths:
+        line = 0
+        for line, text in open_lines(path):
+            yield path, line, text
+        _need_a_line(path, line)
 
 
 def _pairs_in_step(source_path: Path, target_path: Path) -> Iterator[TextPair]:
