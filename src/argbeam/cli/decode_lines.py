@@ -1,4 +1,4 @@
-"""Decoding a stream of lines: in input order, in bounded memory, and no later than the input allows."""
+"""Decoding a stream of lines: in input order, in bounded memory, and as soon as the input is there."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import select
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from gzip import GzipFile
 from io import BufferedIOBase
@@ -15,21 +15,20 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from argbeam.data.readers.text import decode_line, open_stream, unpacking
-from argbeam.decoding.batch_decoder import Decoded, item_of
+from argbeam.decoding.batch_decoder import Decoded
 from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, DataError
-from argbeam.runs.load import Run
+from argbeam.files import writing
+from argbeam.runs.load import WINDOW, Run
 from argbeam.runtime.group import Group
 from argbeam.settings import MOST_BEAM
 from argbeam.tasks.contract import Item
 
-# Lines that are decoded together at most. Many, since sentences of one length go together; few with a trace, which
-# holds the whole search.
-_MOST_LINES, _MOST_TRACED = 8192, 256
+_MOST_TRACED = 256  # lines that are decoded together with a trace, which holds the whole search
 
 
 @dataclass(frozen=True)
-class Request:
-    """What `decode` is asked for."""
+class DecodeRequest:
+    """The options of `decode` that shape its output."""
 
     beam: int
     n_best: int = 1
@@ -39,16 +38,21 @@ class Request:
 
 @dataclass
 class Counts:
-    """What a user should hear of after decoding. `unit` is what is counted."""
+    """Inputs decoded, in units of `unit`, and how many of their searches did not finish."""
 
     lines: int = 0
     unfinished: int = 0
     dead: int = 0
     unit: str = "lines"
 
+    def add(self, decoded: Decoded) -> None:
+        self.lines += 1
+        self.dead += decoded.dead
+        self.unfinished += not decoded.dead and not decoded.hypotheses[0].finished
+
     @property
     def notice(self) -> str:
-        """In words; empty where all went well."""
+        """A line for the user; empty where every search finished."""
         if not self.unfinished and not self.dead:
             return ""
         return (
@@ -58,7 +62,7 @@ class Counts:
 
 
 def check_sizes(beam: int, n_best: int) -> None:
-    """Refuse what no machine has the memory for, before anything is loaded."""
+    """Refuse sizes that no machine has the memory for, before anything is loaded."""
     for option, value in (("--beam", beam), ("--n-best", n_best)):
         if value > MOST_BEAM:
             raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
@@ -66,7 +70,7 @@ def check_sizes(beam: int, n_best: int) -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """What is read, called `name` in errors, and what is written."""
+    """The input, called `name` in errors, and the outputs."""
 
     source: BufferedIOBase
     name: str
@@ -76,7 +80,7 @@ class Files:
 
 @contextmanager
 def opened(group: Group, source: str, output: str, trace: str = "") -> Iterator[Files]:
-    """Files by their names, or stdin and stdout where that is `-`; no `trace`: none is kept.
+    """Open files by name; `-` is stdin or stdout, and an empty `trace` is none.
 
     Only the first process of several has them; the others read nothing and write nowhere.
     """
@@ -85,63 +89,86 @@ def opened(group: Group, source: str, output: str, trace: str = "") -> Iterator[
     if not group.leads:
         source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
     with ExitStack() as files:
-        read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(source))
-        written = sys.stdout if output == "-" else files.enter_context(_writing(output))
-        traced = files.enter_context(_writing(trace)) if trace else None
+        read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(Path(source)))
+        written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
+        traced = files.enter_context(_open_output(trace)) if trace else None
         yield Files(read, name, written, traced)
 
 
-def decode_file(run: Run, source: str, output: str, request: Request, trace: str = "") -> Counts:
-    """`decode_stream` of files that `opened` knows."""
+def decode_file(run: Run, source: str, output: str, request: DecodeRequest, trace: str = "") -> Counts:
+    """`decode_stream` of the files that `opened` opens."""
     with opened(run.group, source, output, trace) as files:
         return decode_stream(run, files.source, files.name, files.out, request, files.trace)
 
 
 def decode_stream(
-    run: Run, source: BufferedIOBase, name: str, out: TextIO, request: Request, trace: TextIO | None = None
+    run: Run, source: BufferedIOBase, name: str, out: TextIO, request: DecodeRequest, trace: TextIO | None = None
 ) -> Counts:
     """Decode every line of `source`, called `name` in errors; write to `out` and, step by step, to `trace`.
 
-    Of several processes only the first one reads, and all of them write the same.
+    A line that cannot be decoded is an error after the outputs of the lines before it. Of several processes only the
+    first one reads, and all of them write the same.
     """
-    counts, decoder = Counts(), run.decoder()
-    for chunk in shared(run.group, chunks(source, name, most=_MOST_TRACED if trace else _MOST_LINES)):
-        items, wrong = _items(run, chunk, name, counts.lines)
-        found = decoder.decode(items, beam=request.beam, n_best=request.n_best, trace=trace is not None)
-        for line, item, decoded in zip(chunk, items, found, strict=False):
-            counts.lines += 1
-            counts.dead += decoded.dead
-            counts.unfinished += not decoded.dead and not decoded.hypotheses[0].finished
-            for written in _written(run, line, item, decoded, counts.lines, request):
-                out.write(written + "\n")
+    counts = Counts()
+    for chunk in shared(run.group, chunks(source, name, most=_MOST_TRACED if trace else WINDOW)):
+        found = run.search_items(
+            chunk,
+            beam=request.beam,
+            n_best=request.n_best,
+            trace=trace is not None,
+            place=f"{name}:",
+            first=counts.lines + 1,
+        )
+        for line, item, decoded in found:
+            counts.add(decoded)
+            out.writelines(f"{text}\n" for text in _output(run, line, item, decoded, counts.lines, request))
             if trace is not None:
                 trace.write(json.dumps(_traced(run, line, decoded, counts.lines), ensure_ascii=False) + "\n")
         out.flush()
-        # Only now: what came before the bad line is decoded and written.
-        if wrong is not None:
-            raise wrong
     return counts
 
 
 def shared(group: Group, read: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The first process's chunks, in every process: only that one reads."""
+    """The chunks that the first process reads, in every process."""
     while (chunk := group.first(lambda: next(read, None))) is not None:
         yield chunk
 
 
-def _items(run: Run, chunk: list[str], name: str, before: int) -> tuple[list[Item], DataError | None]:
-    """The items of the lines up to the first that cannot be decoded, and what is wrong with that one."""
-    items: list[Item] = []
-    for line in chunk:
-        where = f"{name}:{before + len(items) + 1}"
-        try:
-            items.append(item_of(run.task, line, most=run.recipe.decode.max_words, where=where))
-        except DataError as error:
-            return items, error
-    return items, None
+def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str]]:
+    """Lines that are ready to be read, at most `most` at a time; waits only when there is none.
+
+    A slow pipe is answered line by line, a file is read in large pieces. Damage is an error after the lines before it.
+    """
+    # A compressed file has no descriptor to wait at: it is read to its end.
+    descriptor = None if isinstance(source, GzipFile | LZMAFile) else source.fileno()
+    rest, number, lines = b"", 0, list[str]()
+    try:
+        while data := _read(source, descriptor, Path(name)):
+            *whole, rest = (rest + data).split(b"\n")
+            for raw in whole:
+                number += 1
+                lines.append(decode_line(raw, name, number))
+                if len(lines) == most:
+                    yield lines
+                    lines = []
+            if lines and descriptor is not None and not select.select([descriptor], [], [], 0)[0]:
+                yield lines
+                lines = []
+        if rest:
+            lines.append(decode_line(rest, name, number + 1))
+    except DataError:
+        yield lines
+        raise
+    if lines:
+        yield lines
 
 
-def _written(run: Run, line: str, item: Item, decoded: Decoded, number: int, request: Request) -> Iterator[str]:
+def _read(source: BufferedIOBase, descriptor: int | None, path: Path) -> bytes:
+    with unpacking(path):
+        return source.read1(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16)
+
+
+def _output(run: Run, line: str, item: Item, decoded: Decoded, number: int, request: DecodeRequest) -> Iterator[str]:
     texts = [run.task.text(item, hypothesis.tokens) for hypothesis in decoded.hypotheses]
     if request.as_json:
         outputs = [
@@ -164,45 +191,6 @@ def _traced(run: Run, line: str, decoded: Decoded, number: int) -> dict[str, Any
     return {"line": number, "input": line, "steps": steps}
 
 
-def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str]]:
-    """The lines that are there to be read, `most` at a time; waits only when there is none.
-
-    A pipe that brings a line now and then is answered line by line, a file is read in large pieces.
-    """
-    # A compressed file has no descriptor to wait at: it is read to its end.
-    descriptor = None if isinstance(source, GzipFile | LZMAFile) else source.fileno()
-    rest, number, lines = b"", 0, list[str]()
-    while True:
-        try:
-            with unpacking(Path(name)):
-                data = source.read1(1 << 16) if descriptor is None else os.read(descriptor, 1 << 16)
-        except DataError:
-            yield lines  # what came before the damage
-            raise
-        if not data:
-            break
-        *whole, rest = (rest + data).split(b"\n")
-        for raw in whole:
-            number += 1
-            try:
-                lines.append(decode_line(raw, name, number))
-            except DataError:
-                yield lines  # what came before the bad line is decoded and written
-                raise
-            if len(lines) == most:
-                yield lines
-                lines = []
-        if lines and descriptor is not None and not select.select([descriptor], [], [], 0)[0]:
-            yield lines
-            lines = []
-    try:
-        if rest:
-            lines.append(decode_line(rest, name, number + 1))
-    finally:
-        if lines:
-            yield lines
-
-
 def _check_apart(source: str, written: dict[str, str]) -> None:
     """Refuse to write into the input: it would be emptied before it is read, or grow as it is."""
     read = _regular_file(source, sys.stdin)
@@ -212,7 +200,7 @@ def _check_apart(source: str, written: dict[str, str]) -> None:
 
 
 def _regular_file(path: str, standard: TextIO) -> tuple[int, int] | None:
-    """Which file a path, or `-` for `standard`, leads to; None: a pipe, a device, or what its opening will tell of."""
+    """Device and inode of a path, or of `standard` for `-`; None for a pipe, a device, or an error left to opening."""
     try:
         found = os.fstat(standard.fileno()) if path == "-" else Path(path).stat()
     except (OSError, ValueError):
@@ -220,29 +208,19 @@ def _regular_file(path: str, standard: TextIO) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
-def _open_input(path: str) -> AbstractContextManager[Any]:
-    if path.endswith((".gz", ".xz")):
-        with unpacking(Path(path)):
-            return open_stream(Path(path))
-    try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; a text file is expected") from None
+def _open_input(path: Path) -> BufferedIOBase:
+    with unpacking(path):
+        return open_stream(path)
 
 
 @contextmanager
-def _writing(path: str) -> Iterator[TextIO]:
+def _open_output(path: str) -> Iterator[TextIO]:
+    with writing(path, "a file is expected"):
+        file = Path(path).open("w", encoding="utf-8", newline="\n")
     try:
-        with _open_output(path) as file:
+        with file:
             yield file
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        raise ArgbeamError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _open_output(path: str) -> TextIO:
-    try:
-        return Path(path).open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ArgbeamError(f"{path}: cannot be written: {error.strerror}; a file is expected") from None
+        raise ArgbeamError(f"cannot write {path}: {error.strerror}") from None

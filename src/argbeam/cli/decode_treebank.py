@@ -1,4 +1,4 @@
-"""Parsing a treebank file: heads and labels are filled in, everything else stays as it is written."""
+"""Parsing a treebank file: heads and labels are filled in, everything else is copied."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ _HEAD, _LABEL = 6, 7
 
 @dataclass
 class _Block:
-    """Lines as they are written, up to an empty one; a sentence if words are among them."""
+    """Lines of the file up to an empty one; a sentence if words are among them."""
 
     path: Path
     flavour: Flavour
     lines: list[str] = field(default_factory=list)
-    fields: dict[int, list[str]] = field(default_factory=dict)  # of the lines that are words, by their place
+    fields: dict[int, list[str]] = field(default_factory=dict)  # of the lines that hold a word, by their index in `lines`
     words: list[str] = field(default_factory=list)
 
     def add(self, text: str, number: int, *, most: int) -> None:
-        """A line, the file's `number`-th; `most` words are a sentence at most."""
+        """Add line `number` of the file; a sentence has `most` words at most."""
         fields = word_fields(text, self.path, number, self.flavour, before=len(self.words)) if text.strip(" ") else []
         if (fields and len(self.words) == most) or len(self.lines) == _MOST_LINES:
             raise DataError(
@@ -41,44 +41,42 @@ class _Block:
         self.lines.append(text)
 
     def filled(self, arcs: Arcs) -> Iterator[str]:
-        """The lines, with a parse."""
+        """The lines with heads and labels."""
         arc = iter(zip(arcs.heads, arcs.labels, strict=True))
         for place, text in enumerate(self.lines):
             yield _with_arc(self.fields[place], *next(arc)) if place in self.fields else text
 
 
 def check_alone(others: Mapping[str, bool]) -> None:
-    """Refuse the options that ask for another output than one tree a sentence."""
+    """Refuse options for other outputs than one tree a sentence."""
     for option, given in others.items():
         if given:
             raise ConfigError(f"--conll with {option}: a treebank file holds one tree a sentence; give one of the two")
 
 
 def parse_file(run: Run, source: str, output: str, *, beam: int) -> Counts:
-    """`parse_stream` of files that `decoding.opened` knows; nothing is opened for a run that does not parse."""
+    """`parse_stream` of the files that `opened` opens; a run that does not parse opens nothing."""
     _parser(run)
     with opened(run.group, source, output) as files:
         return parse_stream(run, files.source, files.name, files.out, beam=beam)
 
 
 def parse_stream(run: Run, source: BufferedIOBase, name: str, out: TextIO, *, beam: int) -> Counts:
-    """Parse every sentence of `source`, called `name` in errors: its words are FORM, the parse is HEAD and DEPREL.
+    """Parse every sentence of `source`, called `name` in errors.
 
-    All other columns may be `_`. Another analysis beside the parse (DEPS; PHEAD and PDEPREL in CoNLL-X) becomes `_`.
+    Only FORM is read. HEAD and DEPREL are filled in; DEPS, PHEAD and PDEPREL become `_`; everything else is copied.
     """
-    counts, decoder, task = Counts(unit="sentences"), run.decoder(), _parser(run)
+    counts, task = Counts(unit="sentences"), _parser(run)
     flavour = Flavour.CONLLX if run.recipe.data.kind == "conllx" else Flavour.CONLLU
     pieces = shared(run.group, chunks(source, name, most=_MOST_LINES))
     for blocks in _blocks(pieces, Path(name), flavour, most=run.recipe.decode.max_words):
-        items = [task.item(" ".join(block.words)) for block in blocks if block.words]
-        parses = zip(items, decoder.decode(items, beam=beam), strict=True)
+        parses = run.search_items([" ".join(block.words) for block in blocks if block.words], beam=beam)
         for block in blocks:
             lines: Iterator[str] = iter(block.lines)
             if block.words:
-                item, decoded = next(parses)
-                counts.lines += 1
-                counts.dead += decoded.dead
-                tokens: Sequence[int] = decoded.hypotheses[0].tokens if decoded.hypotheses else ()
+                _, item, decoded = next(parses)
+                counts.add(decoded)
+                tokens = decoded.hypotheses[0].tokens if decoded.hypotheses else ()
                 lines = block.filled(task.arcs(item, tokens))
             out.writelines(line + "\n" for line in lines)
         out.flush()
@@ -93,7 +91,7 @@ def _parser(run: Run) -> Parsing:
 
 
 def _blocks(pieces: Iterator[list[str]], path: Path, flavour: Flavour, *, most: int) -> Iterator[list[_Block]]:
-    """What ends in each piece of the file; lines without a word do not wait for the next."""
+    """The blocks that end in each piece of the file; lines without a word do not wait for the next piece."""
     block, number = _Block(path, flavour), 0
     for piece in pieces:
         whole: list[_Block] = []
@@ -102,7 +100,7 @@ def _blocks(pieces: Iterator[list[str]], path: Path, flavour: Flavour, *, most: 
             try:
                 block.add(text, number, most=most)
             except DataError:
-                yield whole  # what came before the bad line is parsed and written
+                yield whole  # the blocks before the bad line are parsed and written first
                 raise
             if not text.strip(" "):
                 whole.append(block)

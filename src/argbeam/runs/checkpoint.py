@@ -1,34 +1,44 @@
-"""Checkpoints: one safetensors file each, written at once, with a SHA-256 of itself in its header.
+"""Checkpoints: one safetensors file each, written at once, with a SHA-256 of its content in its metadata.
 
-A single file means a single rename: there is no moment at which a checkpoint is there and its digest is not.
+A single file means a single rename: a checkpoint and its digest appear together. The metadata holds `argbeam` (the
+format), `position`, `meta` (JSON) and `sha256` (of all tensors and of the other metadata, each in the order of names).
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from argbeam import __version__
 from argbeam.errors import CheckpointError
-from argbeam.files import TEMPORARY, write_atomic
+from argbeam.files import TEMPORARY, reading, write_atomic, writing
+from argbeam.runs.layout import MODEL, RECIPE
+from argbeam.runtime.group import Group
+from argbeam.settings import Recipe
+from argbeam.tasks import TASKS, Task
+from argbeam.training.events import Saved
+from argbeam.training.state import Position
 
-FORMAT = 1
+FORMAT = 2
+_FORMAT_0_1 = 1  # of version 0.1: its digest is that of the whole file with zeros in the digest's place
 
 _FILE_NAME = re.compile(r"checkpoint-([0-9]{9,})\.safetensors")
 _TENSOR_NAME = re.compile(r"\w[\w./:-]*", re.ASCII)
-# The digest is that of the file with zeros in the digest's place.
-_NO_DIGEST = "0" * 64
+_ASSET = "asset."
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `save` was given, and where it was found."""
+    """The content of a checkpoint file, and its path."""
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
@@ -37,77 +47,135 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The newest good checkpoint, and one line for each newer file that is not good."""
+class Latest:
+    """The newest good checkpoint of a folder, and one line for each newer file that is not good."""
 
     checkpoint: Checkpoint | None
     rejected: list[str]
 
 
+def save_training(folder: Path, saved: Saved, recipe: str, task: Task) -> None:
+    """Write a checkpoint of training's state with the recipe (JSON) and the task's files."""
+    assets = {
+        f"{_ASSET}{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()
+    }
+    meta = {"recipe": recipe, "position": vars(saved.position), "rule": saved.rule, "stop": saved.stop}
+    save(folder, saved.position.update, {**saved.tensors, **assets}, {**meta, "version": __version__})
+
+
 def save(folder: Path, position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Write a checkpoint, and once it is on the disk drop all but the `keep` newest ones up to it.
+    """Write a checkpoint, then remove all but the `keep` newest ones up to it.
 
     A folder holds one history: a good checkpoint of a later position is an error, and nothing is written.
-    A bad one is left for the run to overwrite when it comes to that position again.
+    A bad one stays until the run overwrites it at that position.
     """
     if position < 0 or keep < 1:
         raise ValueError(f"position {position}, keep {keep}: position starts at 0 and keep at 1")
     for name in tensors:
         _check_tensor_name(name)
-    _check_plain(meta, "meta")
     data = _serialise(position, tensors, meta)
     path = folder / f"checkpoint-{position:09d}.safetensors"
     _refuse_later(folder, position)
-    try:
+    with writing(path, "the checkpoints before it are untouched", CheckpointError):
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f".checkpoint-*{TEMPORARY}"):
             leftover.unlink()
         write_atomic(path, data)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be written: {error.strerror}; the checkpoints before it are untouched"
-        ) from None
-    _drop([old for number, old in _listed(folder) if number <= position][keep:])
+    for old in [old for number, old in _listed(folder) if number <= position][keep:]:
+        with writing(old, "it is old and must be removed; the newest checkpoint is written", CheckpointError):
+            old.unlink(missing_ok=True)
     return path
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check all of it; a CheckpointError says what is wrong with the file."""
-    try:
-        if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path}: not a plain file; a checkpoint is expected")
+    """Read a checkpoint and verify all of it; a CheckpointError says what is wrong with the file."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path}: not a plain file; a checkpoint is expected")
+    with reading(path, "a checkpoint is expected", CheckpointError):
         data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}; a checkpoint is expected") from None
-    marks = _read_marks(data, path)
-    _check_digest(data, marks, path)
+    metadata = _read_metadata(data, path)
     try:
-        position, meta = int(marks["position"]), json.loads(marks["meta"])
-        if not isinstance(meta, dict):
-            raise ValueError("its meta is no table")
         tensors = safetensors.torch.load(data)
-    except (KeyError, ValueError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: not a checkpoint of argbeam: {_line(error)}") from None
+        if not _is_unaltered(data, tensors, metadata):
+            raise CheckpointError(f"{path}: altered: its SHA-256 is not the one it was written with")
+        position, meta = int(metadata["position"]), json.loads(metadata["meta"])
+        if not isinstance(meta, dict):
+            raise ValueError("meta is no table")
+        for name in tensors:
+            _check_tensor_name(name)
+    except (KeyError, ValueError, RuntimeError, RecursionError, SafetensorError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(f"{path}: not a checkpoint of argbeam, or altered: {reason}") from None
     named = _FILE_NAME.fullmatch(path.name)
     if named and int(named[1]) != position:
         raise CheckpointError(f"{path}: holds position {position}; its name must say so")
-    try:
-        for name in tensors:
-            _check_tensor_name(name)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from None
     return Checkpoint(tensors, meta, position, path)
 
 
-def latest(folder: Path) -> Found:
-    """The newest checkpoint of a folder that is good; bad ones on the way to it are named and passed over."""
+def latest(folder: Path) -> Latest:
+    """The newest good checkpoint of a folder."""
     rejected: list[str] = []
     for _, path in _listed(folder):
         try:
-            return Found(load(path), rejected)
+            return Latest(load(path), rejected)
         except CheckpointError as error:
             rejected.append(str(error))
-    return Found(None, rejected)
+    return Latest(None, rejected)
+
+
+def latest_of_group(folder: Path, group: Group) -> Latest:
+    """`latest` of the first process, in every process."""
+    if group.size == 1:
+        return latest(folder)
+
+    def find() -> list[Any]:
+        found = latest(folder)
+        return ["" if found.checkpoint is None else found.checkpoint.path.name, found.rejected]
+
+    name, rejected = group.first(find)
+    return Latest(load(folder / name) if name else None, rejected)
+
+
+def finished_model(folder: Path) -> Checkpoint:
+    """The finished model of a run folder."""
+    found = latest(folder / MODEL)
+    if found.checkpoint is not None:
+        return found.checkpoint
+    if not folder.exists():
+        raise CheckpointError(f"{folder}: no such run folder, and no such checkpoint file")
+    if not found.rejected and not (folder / RECIPE).is_file():
+        raise CheckpointError(f"{folder}: not a run: recipe.json is missing; `argbeam train` makes a run")
+    reason = found.rejected[0] if found.rejected else f"{folder}: holds no finished model"
+    raise CheckpointError(f"{reason}; `argbeam train` makes one, and resumes a run that was stopped")
+
+
+def task_of(recipe: Recipe, checkpoint: Checkpoint) -> Task:
+    """The task made from a checkpoint's assets."""
+    found = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(_ASSET)}
+    with interpreting(checkpoint.path):
+        assets = {name.removeprefix(_ASSET): bytes(tensor.tolist()) for name, tensor in found.items()}
+        return TASKS[recipe.task.kind].load(recipe, assets)
+
+
+def position_of(checkpoint: Checkpoint) -> Position:
+    """The position that training resumes from; an impossible one is an error of the file."""
+    with interpreting(checkpoint.path):
+        position, plain = Position(**checkpoint.meta["position"]), Position()
+        for name, value in vars(position).items():
+            kinds = (int, float, type(None)) if name == "best_value" else (type(getattr(plain, name)), int)
+            if type(value) not in kinds or (name not in ("best_value", "best_epoch") and value < 0):
+                raise ValueError(f"position.{name} = {value!r}")
+        return position
+
+
+@contextmanager
+def interpreting(path: Path) -> Iterator[None]:
+    """Turn errors of missing or odd content into a CheckpointError: an unaltered file may be of another program."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path}: not a run's checkpoint: {reason}") from None
 
 
 def _refuse_later(folder: Path, position: int) -> None:
@@ -123,21 +191,9 @@ def _refuse_later(folder: Path, position: int) -> None:
         )
 
 
-def _drop(paths: list[Path]) -> None:
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise CheckpointError(
-                f"{path}: old, and cannot be removed: {error.strerror}; the newest checkpoint is written"
-            ) from None
-
-
 def _listed(folder: Path) -> list[tuple[int, Path]]:
-    """Positions and paths of what is named as a checkpoint, newest first."""
-    if not folder.is_dir():
-        return []
-    matches = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    """Positions and paths of all files with a checkpoint's name, newest first."""
+    matches = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
 
@@ -146,75 +202,49 @@ def _check_tensor_name(name: str) -> None:
         raise ValueError(f"tensor name {name!r}: letters, digits and _ . / : - are accepted, without ..")
 
 
-def _check_plain(value: Any, where: str) -> None:
-    """JSON would change tuples, keys that are no strings and numbers of other libraries without a word."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if type(key) is not str:
-                raise TypeError(f"{where}: key {key!r} is a {type(key).__name__}; keys must be strings")
-            _check_plain(inner, f"{where}.{key}")
-    elif type(value) is list:
-        for index, inner in enumerate(value):
-            _check_plain(inner, f"{where}[{index}]")
-    elif value is not None and type(value) not in (bool, int, float, str):
-        raise TypeError(f"{where} is a {type(value).__name__}; accepted: str, int, float, bool, None, list, dict")
-
-
 def _serialise(position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
     # A copy of each: safetensors refuses tensors that share memory, and weights may be tied.
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    # Python's JSON keeps integers of any size, and infinities: a best score may start at minus infinity.
-    marks = {
-        "argbeam": str(FORMAT),
-        "position": str(position),
-        "meta": json.dumps(dict(meta)),
-        "sha256": _NO_DIGEST,
-    }
-    data = bytearray(safetensors.torch.save(copies, marks))
-    start = _digest_start(data, _NO_DIGEST)
-    data[start : start + 64] = hashlib.sha256(data).hexdigest().encode()
-    return bytes(data)
+    # Python's JSON holds integers of any size, and infinities: a best score may start at minus infinity.
+    text = json.dumps(dict(meta))
+    if repr(json.loads(text)) != repr(dict(meta)):  # not by value: NaN differs from itself
+        raise TypeError(f"meta {meta}: accepted: str, int, float, bool, None, list, dict with string keys")
+    metadata = {"argbeam": str(FORMAT), "position": str(position), "meta": text}
+    return safetensors.torch.save(copies, {**metadata, "sha256": _digest(copies, metadata)})
 
 
-def _digest_start(data: bytes | bytearray, digest: str) -> int:
-    """Where the digest stands, or -1. Quotes inside names and meta are escaped, so no other place fits."""
-    before = b'"sha256":"'
-    found = data.find(before + digest.encode() + b'"', 8, 8 + int.from_bytes(data[:8], "little"))
-    return found + len(before) if found >= 0 else -1
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
-def _read_marks(data: bytes, path: Path) -> dict[str, str]:
-    """Our part of the header."""
+def _is_unaltered(data: bytes, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bool:
+    digest = metadata["sha256"]
+    if metadata["argbeam"] == str(_FORMAT_0_1):
+        entry = '"sha256":"%s"'  # quotes inside names and meta are escaped: the first match is the entry itself
+        zeroed = data.replace((entry % digest).encode(), (entry % ("0" * 64)).encode(), 1)
+        return hashlib.sha256(zeroed).hexdigest() == digest
+    return _digest(tensors, {key: value for key, value in metadata.items() if key != "sha256"}) == digest
+
+
+def _read_metadata(data: bytes, path: Path) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or (len(data) < 8 + length and data[8:9] in (b"{", b"")):
         raise CheckpointError(f"{path}: truncated: {len(data)} bytes, its header ends later")
     try:
         header = json.loads(data[8 : 8 + length])
-        marks = header.pop("__metadata__")
+        metadata = header.pop("__metadata__")
         end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        version = int(marks["argbeam"])
+        version = int(metadata["argbeam"])
     except KeyError:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of argbeam") from None
     except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
         raise CheckpointError(f"{path}: not a safetensors file, or altered; a checkpoint is expected") from None
-    if version != FORMAT:
-        raise CheckpointError(f"{path}: format {version}; this argbeam reads format {FORMAT}")
+    if version not in (_FORMAT_0_1, FORMAT):
+        raise CheckpointError(f"{path}: format {version}; this argbeam reads formats {_FORMAT_0_1} and {FORMAT}")
     if len(data) < end:
         raise CheckpointError(f"{path}: truncated: {len(data)} of {end} bytes")
-    return {str(key): str(value) for key, value in marks.items()}
-
-
-def _check_digest(data: bytes, marks: Mapping[str, str], path: Path) -> None:
-    digest = marks.get("sha256", "")
-    start = _digest_start(data, digest) if len(digest) == 64 and digest.isascii() else -1
-    if start >= 0:
-        hashed = hashlib.sha256(data[:start])
-        hashed.update(_NO_DIGEST.encode())
-        hashed.update(memoryview(data)[start + 64 :])
-        if hashed.hexdigest() == digest:
-            return
-    raise CheckpointError(f"{path}: altered: its SHA-256 is not the one it was written with")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return {str(key): str(value) for key, value in metadata.items()}

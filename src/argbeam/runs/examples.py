@@ -1,4 +1,4 @@
-"""The training examples of a recipe: in memory, or in a store of the run folder that is built once."""
+"""The training examples of a recipe: in memory, or in a store in the run folder that is written once."""
 
 import hashlib
 import json
@@ -11,7 +11,9 @@ from typing import Any
 from argbeam import __version__
 from argbeam.data.batches import Example
 from argbeam.data.example_store import StoredExamples, write_store
+from argbeam.data.readers.text import COMPRESSIONS, unpacked
 from argbeam.errors import DataError
+from argbeam.files import reading, writing
 from argbeam.runs.layout import STORE
 from argbeam.settings import IwsltData, Recipe
 from argbeam.tasks import TASKS
@@ -23,15 +25,41 @@ Assets = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class TrainingData:
-    """A task and its training examples; how many sentences were left out of them, for which reason."""
+    """A task and its training examples, with the count of sentences left out for each reason."""
 
     task: Task
     examples: Sequence[Example]
     left_out: dict[str, int]
 
+    @property
+    def reasons(self) -> str:
+        """The sentences left out: `3 too long, 1 too short`."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
+
+
+def check_files(recipe: Recipe) -> None:
+    """Every file that the recipe names, test files too, must exist before hours of training start."""
+    named = named_files(recipe.data)
+    named += [("model.vectors", vectors_path(recipe))] if recipe.model.vectors else []
+    for key, path in named:
+        if not path.exists():
+            others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
+            hint = next((f", but {other.name} is there" for other in others if other.exists()), "")
+            raise DataError(f"{path}: no such file; {key} names it{hint}")
+
+
+def vectors_path(recipe: Recipe) -> Path:
+    """The file of word vectors that the recipe names."""
+    return Path(getattr(recipe.data, "root", ".")) / recipe.model.vectors
+
+
+def fit_task(recipe: Recipe) -> Task:
+    """The task fitted to the recipe's training data."""
+    return TASKS[recipe.task.kind].fit(recipe)
+
 
 def read_examples(recipe: Recipe, assets: Assets | None) -> TrainingData:
-    """All examples in memory. The task is made of its files, or fitted to the training data where there are none."""
+    """All examples in memory. The task is loaded from its assets, or fitted where there are none."""
     task = _task(recipe, assets)
     left_out: Counter[str] = Counter()
     return TrainingData(task, list(_examples(task, left_out)), dict(left_out))
@@ -39,35 +67,31 @@ def read_examples(recipe: Recipe, assets: Assets | None) -> TrainingData:
 
 def stored_examples(recipe: Recipe, stored: StoredExamples) -> TrainingData:
     """The examples of a store, with the task that made them."""
-    task = TASKS[recipe.task.kind].load(recipe, stored.assets)
-    return TrainingData(task, stored, dict(stored.header["left_out"]))
+    return TrainingData(_task(recipe, stored.assets), stored, dict(stored.header["left_out"]))
 
 
 def open_store(recipe: Recipe, folder: Path, assets: Assets | None) -> StoredExamples | None:
-    """The run's store, if it is whole and made of these files, these settings and this task."""
+    """The run's store, if it is whole and made from these files, these settings and this task."""
     try:
         stored = StoredExamples(folder / STORE)
-        # A store that was made for a run started from another one has that one's vocabulary.
+        # A store of a run that started from another run has that run's vocabulary.
         same_task = stored.header["fitted"] if assets is None else stored.assets == dict(assets)
         return stored if same_task and stored.header["key"] == store_key(recipe) else None
     except (DataError, KeyError, ValueError):
         return None
 
 
-def build_store(recipe: Recipe, folder: Path, assets: Assets | None) -> StoredExamples:
+def build_store(recipe: Recipe, folder: Path, assets: Assets | None) -> None:
     """Read the training data twice, once for the vocabulary, and write its examples; memory does not grow with it."""
     task = _task(recipe, assets)
     left_out: Counter[str] = Counter()
     about = {"key": store_key(recipe), "fitted": assets is None, "left_out": left_out}
-    try:
+    with writing(folder / STORE, "runtime.store = true needs room for the training examples", DataError):
         write_store(folder / STORE, _examples(task, left_out), about=about, assets=task.assets)
-    except OSError as error:
-        raise DataError(f"{folder / STORE}: cannot be written: {error.strerror}") from None
-    return StoredExamples(folder / STORE)
 
 
 def store_key(recipe: Recipe) -> str:
-    """A digest of all that the training examples follow from: the files' content, the settings, the version."""
+    """A digest of everything that determines the training examples: the files' content, the settings, the version."""
     table: dict[str, Any] = recipe.model_dump()
     data = {key: value for key, value in table["data"].items() if key != "root" and not key.startswith(("dev", "test"))}
     files = [(key, _digest(path)) for key, path in named_files(recipe.data) if key.startswith("data.train")]
@@ -79,8 +103,7 @@ def store_key(recipe: Recipe) -> str:
 
 
 def _task(recipe: Recipe, assets: Assets | None) -> Task:
-    kind = TASKS[recipe.task.kind]
-    return kind.fit(recipe) if assets is None else kind.load(recipe, assets)
+    return fit_task(recipe) if assets is None else TASKS[recipe.task.kind].load(recipe, assets)
 
 
 def _examples(task: Task, left_out: Counter[str]) -> Iterator[Example]:
@@ -88,8 +111,5 @@ def _examples(task: Task, left_out: Counter[str]) -> Iterator[Example]:
 
 
 def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    with reading(path, "a file of training data is expected"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,25 +7,25 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from argbeam.errors import ArgbeamError
-from argbeam.files import TEMPORARY
+from argbeam.files import TEMPORARY, writing
 
 RECIPE, RECORDS, EVALUATIONS = "recipe.json", "records.jsonl", "evaluations.jsonl"
 CHECKPOINTS, MODEL, PREDICTIONS, STORE, CURVES = "checkpoints", "model", "predictions", "store", "tensorboard"
 LOCK, LENGTH_POWER = ".lock", "length_power.jsonl"
-# All that a run writes, but for hidden files that a kill may leave.
+# Everything that a run writes, except hidden temporary files that a kill may leave.
 NAMES = (RECIPE, RECORDS, EVALUATIONS, CHECKPOINTS, MODEL, PREDICTIONS, STORE, CURVES, LOCK, LENGTH_POWER)
 
 
 def check_out(folder: Path) -> None:
-    """Refuse to train into a folder that holds something else than a run, before anything is written there."""
+    """Refuse to train into a folder that is neither empty nor a run, before anything is written there."""
     refuse_links(folder)
     if not folder.is_dir() or (folder / RECIPE).exists():
         return
-    foreign = sorted(path.name for path in folder.iterdir() if path.name not in NAMES and not _is_leftover(path))
+    names = (path.name for path in folder.iterdir())
+    foreign = sorted(name for name in names if name not in NAMES and not (name[0] == "." and name.endswith(TEMPORARY)))
     if foreign:
-        raise ArgbeamError(
-            f"{folder}: neither empty nor a run: it holds {foreign[0]}; --out takes a new folder, or a run"
-        )
+        found = f"neither empty nor a run: it holds {foreign[0]}"
+        raise ArgbeamError(f"{folder}: {found}; --out takes a new folder, or a run")
 
 
 @contextmanager
@@ -35,13 +35,12 @@ def lock_folder(folder: Path, *, doing: str) -> Iterator[None]:
     The system releases the lock of a killed process. The lock file stays.
     """
     lock = FileLock(folder / LOCK, thread_local=False)
-    try:
+    with writing(folder, "--out takes a folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise ArgbeamError(f"{folder}: another process is {doing}") from None
-    except OSError as error:
-        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; --out takes a folder") from None
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise ArgbeamError(f"{folder}: another process is {doing}") from None
     try:
         yield
     finally:
@@ -60,17 +59,17 @@ def is_locked(folder: Path) -> bool:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the finished model is there; whoever reads it verifies it."""
+    """Whether the folder holds a finished model, not yet verified."""
     return any((folder / MODEL).glob("*.safetensors"))
 
 
 def is_made_here(folder: Path) -> bool:
-    """Whether a run is or was trained in this folder; records that were passed on have no lock beside them."""
+    """Whether a run is or was trained in this folder; a copy of its records has no lock file."""
     return (folder / LOCK).exists()
 
 
 def refuse_links(folder: Path) -> None:
-    """A run writes inside its folder only. The folder itself may be a link: that one was asked for."""
+    """Refuse symbolic links under a run's names. The folder itself may be a link: the user asked for that one."""
     for name in NAMES:
         if (folder / name).is_symlink():
             raise ArgbeamError(f"{folder / name}: a symbolic link; a run writes inside its own folder only")
@@ -82,9 +81,5 @@ def folder_of(path: Path) -> Path:
         return path
     inside = path.absolute().parent
     if inside.name not in (CHECKPOINTS, MODEL) or not (inside.parent / RECIPE).is_file():
-        raise ArgbeamError(f"{path}: lies in no run folder, where scores and predictions are kept")
+        raise ArgbeamError(f"{path}: lies in no run folder, where scores and predictions are saved")
     return inside.parent
-
-
-def _is_leftover(path: Path) -> bool:
-    return path.name.startswith(".") and path.name.endswith(TEMPORARY)

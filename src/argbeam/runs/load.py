@@ -1,8 +1,8 @@
-"""A trained run: its model with its task, to decode and to score with."""
+"""A trained run, opened: its model and its task, ready to decode and to score."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ from argbeam.decoding.batch_decoder import BatchDecoder, Decoded, check_lengths,
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.decoding.evaluate import Evaluation, evaluate
 from argbeam.decoding.length_power import best_power, evaluate_powers, fingerprint, read_power, save_power
-from argbeam.errors import ConfigError
-from argbeam.models import Network, load_weights
-from argbeam.runs import checkpoint
-from argbeam.runs import layout as folders
-from argbeam.runs.model import build_model
-from argbeam.runs.saved import finished_model, reading, task_of
+from argbeam.errors import ConfigError, DataError
+from argbeam.models import Network, load_weights, make_model
+from argbeam.runs import layout
+from argbeam.runs.checkpoint import finished_model, interpreting, task_of
+from argbeam.runs.checkpoint import load as load_checkpoint
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.score_rules import SCORE_RULES, LogprobSum, ScoreRule
@@ -28,10 +27,15 @@ from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Item
 
+# Lines that are decoded together: sentences of one length share a batch. Memory is bounded by this.
+WINDOW = 8192
+# Settings of a finished run that may still change: the search, the device, the place of its files.
+_OPEN_KEYS = ("decode.", "runtime.", "data.root")
+
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its task, ready to decode."""
+    """A trained model, its task and its search rules."""
 
     recipe: Recipe
     task: Task
@@ -46,7 +50,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """The run folder, also of a checkpoint file in it."""
-        return folders.folder_of(self.path)
+        return layout.folder_of(self.path)
 
     @property
     def capture_failure(self) -> str | None:
@@ -55,44 +59,64 @@ class Run:
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
-        _need_lines(lines)
-        items = [self._item(line, number) for number, line in enumerate(lines, start=1)]
-        decoded = self.decoder().decode(items, beam=self._beam(beam))
+        found = self.search_items(lines, beam=beam)
         return [
-            self.task.text(item, found.hypotheses[0].tokens) if found.hypotheses else ""
-            for item, found in zip(items, decoded, strict=True)
+            self.task.text(item, decoded.hypotheses[0].tokens) if decoded.hypotheses else ""
+            for _, item, decoded in found
         ]
 
     def search(
         self, lines: Iterable[str], *, beam: int = 0, n_best: int = 1, trace: bool = False
     ) -> Iterator[tuple[str, Decoded]]:
-        """Each line with all that the search found for it; reads no further ahead than it must."""
-        _need_lines(lines)
-        beam = self._beam(beam)
-        waiting: deque[str] = deque()
+        """Each line with the result of its search, in order; reads no more than `WINDOW` lines ahead."""
+        for line, _, decoded in self.search_items(lines, beam=beam, n_best=n_best, trace=trace):
+            yield line, decoded
 
-        def items() -> Iterator[Item]:
-            for number, line in enumerate(lines, start=1):
-                waiting.append(line)
-                yield self._item(line, number)
+    def search_items(
+        self,
+        lines: Iterable[str],
+        *,
+        beam: int = 0,
+        n_best: int = 1,
+        trace: bool = False,
+        place: str = "line ",
+        first: int = 1,
+    ) -> Iterator[tuple[str, Item, Decoded]]:
+        """Each line with its item and the result of its search.
 
-        for decoded in self.decoder().decode(items(), beam=beam, n_best=n_best, trace=trace):
-            yield waiting.popleft(), decoded
+        A line that cannot be decoded is a DataError, raised after the results of the lines before it. The error starts
+        with `place` and the number of the line; numbers count from `first`.
+        """
+        if isinstance(lines, str):
+            raise TypeError("lines is one string, whose characters would be decoded one by one; pass a list of lines")
+        if beam < 0:
+            raise ConfigError(f"beam = {beam}: must be at least 1, or 0 for the recipe's")
+        decoder, numbered = self.decoder(), enumerate(lines, start=first)
+        while window := list(islice(numbered, WINDOW)):
+            items, fault = self._items(window, place)
+            found = decoder.decode(items, beam=beam or self.recipe.decode.beam, n_best=n_best, trace=trace)
+            for (_, line), item, decoded in zip(window, items, found, strict=False):
+                yield line, item, decoded
+            if fault is not None:
+                raise fault
+
+    def items(self, split: str) -> list[Item]:
+        """The items of "dev" or "test", each of a length that can be decoded."""
+        items = self.task.read(split).items
+        check_lengths(items, most=self.recipe.decode.max_words, where=split)
+        return items
 
     def evaluate(self, split: str, *, beam: int) -> Evaluation:
         """Decode a split and score it."""
-        items = self.task.read(split).items
-        check_lengths(items, most=self.recipe.decode.max_words, where=split)
-        return evaluate(self.decoder(), items, beam=beam)
+        return evaluate(self.decoder(), self.items(split), beam=beam)
 
     def decoder(self) -> BatchDecoder:
         size = self.recipe.decode.batch
         return BatchDecoder(self.model, self.task, self.rule, self.stop, self.device, size, self.group, self.captured)
 
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
-        """Everything a number stands on, beside the number."""
-        losses = [stage.loss for stage in self.recipe.stages.values()]
-        last = losses[-1]
+        """The record of a score: everything that it depends on, and the score."""
+        last = list(self.recipe.stages.values())[-1].loss
         return {
             "task": self.recipe.task.kind,
             "system": self.recipe.name,
@@ -113,31 +137,56 @@ class Run:
             "dead": evaluation.dead,
         }
 
-    def _beam(self, asked: int) -> int:
-        """The beam asked for; 0: the recipe's."""
-        if asked < 0:
-            raise ConfigError(f"beam = {asked}: must be at least 1, or 0 for the recipe's")
-        return asked or self.recipe.decode.beam
-
-    def _item(self, line: str, number: int) -> Item:
-        return item_of(self.task, line, most=self.recipe.decode.max_words, where=f"line {number}")
+    def _items(self, window: Sequence[tuple[int, str]], place: str) -> tuple[list[Item], DataError | None]:
+        """The items of the lines before the first that cannot be decoded, and the error of that one."""
+        items: list[Item] = []
+        for number, line in window:
+            try:
+                items.append(item_of(self.task, line, most=self.recipe.decode.max_words, where=f"{place}{number}"))
+            except DataError as error:
+                return items, error
+        return items, None
 
 
 def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
-    """Open a finished run, or a checkpoint file of it, with each `key=value` of `overrides` put over its recipe.
+    """Open a finished run, or a checkpoint file of it; each `key=value` of `overrides` changes its recipe.
 
-    An empty `device` is the recipe's own. A length power to be chosen on dev is chosen now, if it has not been before.
+    An empty `device` is the recipe's own. A length power that dev decides is chosen now, unless it was chosen before.
     """
     run = replace(open_trained(Path(path), device, overrides), group=group)
     chosen_on_dev = run.recipe.decode.length_power == "dev" and run.rule.normalised
-    return _with_power_of_dev(run) if chosen_on_dev else run
+    # Outputs of one length have the same order whatever the power.
+    return _with_power_of_dev(run) if chosen_on_dev and run.task.open_length else run
+
+
+def open_run(path: Path, overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
+    """`load` for the command: on the recipe's device, and with overrides of open keys only."""
+    for override in overrides:
+        if not override.strip().startswith(_OPEN_KEYS):
+            raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
+    return load(path, device="", overrides=overrides, group=group)
+
+
+def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
+    """`load` without the choice of a length power."""
+    found = load_checkpoint(path) if path.is_file() else finished_model(path)
+    with interpreting(found.path):
+        recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
+        recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
+        rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
+    task = task_of(recipe, found)
+    chosen = devices.choose_device(device or recipe.runtime.device)
+    model = make_model(recipe.model, source_vocabulary=len(task.source), target_vocabulary=len(task.target)).to(chosen)
+    with interpreting(found.path):
+        load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
+    recorder = devices.make_recorder(recipe.runtime, chosen)
+    captured = None if recorder is None else CapturedSearch(recorder)
+    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured)
 
 
 def _with_power_of_dev(run: Run) -> Run:
-    if not run.task.open_length:
-        return run  # outputs of one length rank alike whatever the power
-    decode, file = run.recipe.decode, run.folder / folders.LENGTH_POWER
-    folders.refuse_links(run.folder)
+    decode, file = run.recipe.decode, run.folder / layout.LENGTH_POWER
+    layout.refuse_links(run.folder)
     key = {
         "weights": fingerprint(run.model),
         "beam": decode.beam,
@@ -152,25 +201,3 @@ def _with_power_of_dev(run: Run) -> Run:
         run.group.first(lambda: save_power(file, key, scores))
         power = best_power(scores)
     return replace(run, rule=LogprobSum(power))
-
-
-def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
-    """`load`, without the choice of a length power."""
-    found = checkpoint.load(path) if path.is_file() else finished_model(path)
-    with reading(found.path):
-        recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
-        recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
-        rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
-    task = task_of(recipe, found)
-    chosen = devices.choose_device(device or recipe.runtime.device)
-    model = build_model(recipe, task).to(chosen)
-    with reading(found.path):
-        load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
-    recorder = devices.make_recorder(recipe.runtime, chosen)
-    captured = None if recorder is None else CapturedSearch(recorder)
-    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured)
-
-
-def _need_lines(lines: Iterable[str]) -> None:
-    if isinstance(lines, str):
-        raise TypeError("lines is one string, whose characters would be decoded one by one; a list of lines is needed")

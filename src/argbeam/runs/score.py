@@ -18,17 +18,6 @@ from argbeam.settings import MOST_BEAM
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item
 
-# What a finished run can still be told: how it is searched, where it runs, where its files are now.
-_OPEN_KEYS = ("decode.", "runtime.", "data.root")
-
-
-def open_run(path: Path, overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
-    """A finished run, searched as its recipe and the overrides say."""
-    for override in overrides:
-        if not override.strip().startswith(_OPEN_KEYS):
-            raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
-    return load(path, device="", overrides=overrides, group=group)
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -43,8 +32,7 @@ class Scored:
 def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
     """Decode and score a split at each beam; predictions and the record go into the run's folder."""
     refuse_links(folder_of(run.path))  # before the work, not after it
-    items = run.task.read(split).items
-    check_lengths(items, most=run.recipe.decode.max_words, where=split)
+    items = run.items(split)
     for beam in beams:
         found = evaluate(run.decoder(), items, beam=beam)
         texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]

@@ -1,4 +1,4 @@
-"""Training as the command does it: shown, stopped by signals, and written to TensorBoard where the recipe says so."""
+"""Training for the command: shown to the user, stopped by signals, written to TensorBoard where the recipe says so."""
 
 import signal
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import Any
 
 from argbeam.files import read_records
 from argbeam.reports.progress import Show, note, training_display
+from argbeam.runs.layout import CURVES, RECORDS
 from argbeam.runs.train import train
 from argbeam.runtime.group import ALONE, Group
 from argbeam.runtime.signals import stop_signals
@@ -17,19 +18,19 @@ from argbeam.training.events import Event, Notice, Record, Saved
 
 
 @dataclass
-class Outcome:
-    """How training ended: the records of its stages, and the signal that stopped it (0: it is finished)."""
+class TrainingOutcome:
+    """The records of all stages, and the signal that stopped training (0: it is finished)."""
 
     stages: list[dict[str, Any]] = field(default_factory=list)
     signal: int = 0
 
 
-def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = ALONE) -> Outcome:
-    """Train or go on; SIGINT, SIGTERM and SIGHUP end it after the update at hand, with everything saved.
+def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = ALONE) -> TrainingOutcome:
+    """Train or resume; SIGINT, SIGTERM and SIGHUP stop training after the current update and save it.
 
-    Of several processes the first one shows what happens, and only its outcome holds records.
+    Of several processes only the first one shows progress and returns records.
     """
-    outcome = Outcome()
+    outcome = TrainingOutcome()
     with (
         stop_signals(_report_stop, only_first=True) as asked,
         training_display(recipe, title=title) if group.leads else nullcontext(_unseen) as show,
@@ -43,7 +44,7 @@ def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = A
                 outcome.signal = asked[0] if asked else signal.SIGTERM
     if not group.leads:
         return outcome
-    outcome.stages = [r for r in read_records(folder / "records.jsonl").records if r.get("kind") == "stage"]
+    outcome.stages = [r for r in read_records(folder / RECORDS).records if r.get("kind") == "stage"]
     return outcome
 
 
@@ -57,9 +58,9 @@ def _report_stop() -> None:
 
 @contextmanager
 def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
-    """Writes the numbers of every epoch's record to RUN/tensorboard, if the recipe asks for it."""
+    """Write the numbers of every epoch's record to RUN/tensorboard, if the recipe asks for it."""
     if not recipe.runtime.tensorboard:
-        yield lambda event: None
+        yield _unseen
         return
     from torch.utils.tensorboard import SummaryWriter
 
@@ -68,7 +69,7 @@ def _tensorboard(recipe: Recipe, folder: Path) -> Iterator[Show]:
     def write(event: object) -> None:
         nonlocal writer
         if isinstance(event, Record) and event.values["kind"] == "epoch":
-            writer = writer or SummaryWriter(str(folder / "tensorboard"))  # a folder is made when it is needed
+            writer = writer or SummaryWriter(str(folder / CURVES))  # a folder is made when it is needed
             figures = {k: v for k, v in event.values.items() if k not in ("epoch", "update")}
             figures |= {f"dev_{name}": value for name, value in event.values["dev"].items()}
             for name, value in figures.items():

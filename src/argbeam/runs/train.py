@@ -1,7 +1,7 @@
-"""Training into a run folder, or going on with the run that is there."""
+"""Training into a run folder, from the start or from the last checkpoint."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,77 +10,83 @@ import torch
 
 from argbeam import __version__
 from argbeam.data.example_store import StoredExamples
+from argbeam.data.readers.vectors import read_vectors
 from argbeam.data.vocabulary import SPECIALS
 from argbeam.decoding.batch_decoder import check_lengths
 from argbeam.decoding.length_power import fingerprint
-from argbeam.errors import ArgbeamError, ConfigError, DataError
-from argbeam.files import append_record, truncate_records, write_atomic
+from argbeam.errors import ConfigError, DataError
+from argbeam.files import append_record, truncate_records, write_atomic, writing
 from argbeam.losses import make_loss
-from argbeam.models import Network, load_weights
-from argbeam.runs import checkpoint
-from argbeam.runs import layout as folders
-from argbeam.runs.checks import check_files, check_same, check_start
-from argbeam.runs.examples import TrainingData, build_store, open_store, read_examples, stored_examples
+from argbeam.models import Network, load_weights, make_model
+from argbeam.runs import examples, layout
+from argbeam.runs.checkpoint import latest, latest_of_group, position_of, save_training, task_of
 from argbeam.runs.load import Run, open_trained
-from argbeam.runs.model import build_model, start_vectors
-from argbeam.runs.saved import newest, position_of, save, task_of
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import recipe_to_json
+from argbeam.settings.recipe_files import difference, in_short, read_recipe_json, recipe_to_json
 from argbeam.tasks import Task
-from argbeam.tasks.contract import SplitItems
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.state import Position, model_tensors
 
+# Settings that may differ when a run is resumed: they do not change what is learnt.
+_FREE_TO_CHANGE = (
+    "runtime.device",
+    "runtime.threads",
+    "runtime.checkpoint_every",
+    "runtime.store",
+    "runtime.not_finite_limit",
+    "runtime.tensorboard",
+)
+
 
 def train(
-    recipe: Recipe, folder: Path, *, stop_asked: Any = lambda: False, group: Group = ALONE
+    recipe: Recipe, folder: Path, *, stop_asked: Callable[[], bool] = lambda: False, group: Group = ALONE
 ) -> Iterator[Event | Notice]:
-    """Train a recipe into a run folder, or go on with the run that is there; yields what happens.
+    """Train a recipe into a run folder, or resume the run in it; yields the events of training.
 
     All processes of the group must see the folder; the first one writes.
     """
     with ExitStack() as held:
-        group.first(lambda: folders.check_out(folder))
-        group.first(lambda: held.enter_context(folders.lock_folder(folder, doing="training this run")))
+        group.first(lambda: layout.check_out(folder))
+        group.first(lambda: held.enter_context(layout.lock_folder(folder, doing="training this run")))
         yield from _train(recipe, folder, stop_asked, group)
 
 
-def _train(recipe: Recipe, folder: Path, stop_asked: Any, group: Group) -> Iterator[Event | Notice]:
-    group.first(lambda: check_same(recipe, folder))
-    if group.first(lambda: checkpoint.latest(folder / folders.MODEL).checkpoint is not None):
+def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: Group) -> Iterator[Event | Notice]:
+    group.first(lambda: _check_same(recipe, folder))
+    if group.first(lambda: latest(folder / layout.MODEL).checkpoint is not None):
         yield Notice(f"{folder}: training is finished; nothing to do")
         return
-    check_files(recipe)
+    examples.check_files(recipe)
     if recipe.runtime.threads:
         torch.set_num_threads(recipe.runtime.threads)
     device = devices.choose_device(recipe.runtime.device)
     devices.set_precision(device, tf32=recipe.runtime.tf32)
-    found = newest(folder / folders.CHECKPOINTS, group)
+    found = latest_of_group(folder / layout.CHECKPOINTS, group)
     for line in found.rejected:
-        yield Notice(f"{line}; left alone, the checkpoint before it is used")
+        yield Notice(f"{line}; ignored, the checkpoint before it is used")
     resumed = found.checkpoint
     start = open_trained(Path(recipe.start), "cpu") if recipe.start and resumed is None else None
-    assets: Mapping[str, bytes] | None = None
+    assets: examples.Assets | None = None
     if resumed is not None:
         assets = task_of(recipe, resumed).assets
     elif start is not None:
-        check_start(recipe, start.recipe)
+        _check_start(recipe, start.recipe)
         assets = start.task.assets
     data = yield from _training_data(recipe, folder, assets, group)
-    dev = data.task.read("dev")
-    check_lengths(dev.items, most=recipe.decode.max_words, where="dev")
+    dev = data.task.read("dev").items
+    check_lengths(dev, most=recipe.decode.max_words, where="dev")
     model = build_model(recipe, data.task)
     if resumed is None:
-        yield from _start_weights(recipe, data.task, model, start)
+        yield from start_weights(recipe, data.task, model, start)
     trainer = Trainer(
         recipe,
         data.task,
         model.to(device),
         data.examples,
-        dev.items,
+        dev,
         device,
         position=Position() if resumed is None else position_of(resumed),
         resumed={} if resumed is None else resumed.tensors,
@@ -89,101 +95,126 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Any, group: Group) -> Itera
     )
     _record_start(folder, trainer, _started(trainer, data), resumed=resumed is not None)
     if resumed is not None:
-        yield Notice(f"{folder}: going on from update {trainer.position.update} ({resumed.path.name})")
-    for line in _data_lines(data, dev):
-        yield Notice(line)
-    yield from _keep_events(folder, trainer)
+        yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
+    yield Notice(f"{len(data.examples):,} training sentences, {len(dev):,} dev sentences")
+    if data.left_out:
+        yield Notice(f"left out of training: {data.reasons}")
+    yield from _save_events(folder, trainer)
+
+
+def build_model(recipe: Recipe, task: Task) -> Network:
+    """The recipe's model with weights drawn from its seed."""
+    model = make_model(recipe.model, source_vocabulary=len(task.source), target_vocabulary=len(task.target))
+    model.initialise(bound=recipe.model.init, generator=torch.Generator().manual_seed(recipe.seed))
+    return model
+
+
+def start_weights(recipe: Recipe, task: Task, model: Network, start: Run | None) -> Iterator[Notice]:
+    """Copy the weights of the run that `start` names, or the recipe's pre-trained word vectors, into the model."""
+    settings = recipe.model
+    if start is not None:
+        load_weights(model, dict(start.model.state_dict()), "")
+    elif settings.vectors:
+        path = examples.vectors_path(recipe)
+        words = set(task.source.index) | set(task.target.index)
+        vectors = read_vectors(path, words=words, size=settings.embedding)
+        rows = {word: vectors.vectors_FD[row] * settings.vectors_scale for word, row in vectors.rows.items()}
+        source, target = (
+            {vocabulary.index[word]: row for word, row in rows.items() if word in vocabulary}
+            for vocabulary in (task.source, task.target)
+        )
+        model.set_embeddings(source=source, target=target)
+        yield Notice(f"{path}: vectors for {vectors.found} of {vectors.asked} words")
+
+
+def _check_same(recipe: Recipe, folder: Path) -> None:
+    """A run is resumed with its own recipe."""
+    path = folder / layout.RECIPE
+    if not path.exists():
+        return
+    changed = [line for line in difference(read_recipe_json(path), recipe) if not line.startswith(_FREE_TO_CHANGE)]
+    if changed:
+        raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
+
+
+def _check_start(recipe: Recipe, before: Recipe) -> None:
+    """The run that `start` names must read the same text with the same network."""
+    changed = [line for line in difference(before, recipe) if line.startswith(("task.", "model.", "text."))]
+    changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
+    if changed:
+        raise ConfigError(f"start = {recipe.start}: that run differs in {in_short(changed)}")
 
 
 def _training_data(
-    recipe: Recipe, folder: Path, assets: Mapping[str, bytes] | None, group: Group
-) -> Generator[Notice, None, TrainingData]:
-    """The examples, in memory or in the run's store, which is written if it is not there."""
+    recipe: Recipe, folder: Path, assets: examples.Assets | None, group: Group
+) -> Generator[Notice, None, examples.TrainingData]:
+    """The examples, in memory or in the run's store; the first process fits the task or writes the store for all."""
     if recipe.runtime.store:
-        stored = list[StoredExamples]()  # the first process's own; the others open what it has found or written
-        group.first(lambda: stored.extend(filter(None, [open_store(recipe, folder, assets)])))
-        if group.first(lambda: not stored):
-            yield Notice(f"{folder / folders.STORE}: writing the training examples there, once")
-            group.first(lambda: stored.append(build_store(recipe, folder, assets)))
-        data = stored_examples(recipe, stored[0] if stored else StoredExamples(folder / folders.STORE))
+        stored = examples.open_store(recipe, folder, assets) if group.leads else None
+        if group.first(lambda: stored is None):
+            yield Notice(f"{folder / layout.STORE}: writing the training examples there, once")
+            group.first(lambda: examples.build_store(recipe, folder, assets))
+        data = examples.stored_examples(recipe, stored or StoredExamples(folder / layout.STORE))
     else:
-        data = _read_examples(recipe, assets, group)
+        if assets is None and group.size > 1:
+            # JSON holds characters, and any byte is a character of Latin-1.
+            fitted = group.first(
+                lambda: {name: file.decode("latin-1") for name, file in examples.fit_task(recipe).assets.items()}
+            )
+            assets = {name: text.encode("latin-1") for name, text in fitted.items()}
+        data = examples.read_examples(recipe, assets)
+    text = recipe.text
     if not data.examples:
         raise DataError(
-            f"no training sentence is left ({_reasons(data)}); text.min_length = {recipe.text.min_length} and "
-            f"text.max_length = {recipe.text.max_length} say which lengths are taken"
+            f"no training sentence is left ({data.reasons}); text.min_length = {text.min_length} and "
+            f"text.max_length = {text.max_length} say which lengths are taken"
         )
     if min(len(data.task.source), len(data.task.target)) == len(SPECIALS):
         raise ConfigError(
-            f"text.min_count = {recipe.text.min_count}: no word of the training data is there so often; lower it"
+            f"text.min_count = {text.min_count}: no word of the training data occurs so often; lower text.min_count"
         )
     return data
 
 
-def _read_examples(recipe: Recipe, assets: Mapping[str, bytes] | None, group: Group) -> TrainingData:
-    """Read by each process; where the task must be fitted first, the first process does that for all."""
-    if assets is not None:
-        return read_examples(recipe, assets)
-    own: list[TrainingData] = []
-
-    def fit() -> dict[str, str]:
-        own.append(read_examples(recipe, None))
-        # Any byte is a character of Latin-1, and JSON holds characters.
-        return {name: data.decode("latin-1") for name, data in own[0].task.assets.items()} if group.size > 1 else {}
-
-    shared = group.first(fit)
-    return own[0] if own else read_examples(recipe, {name: text.encode("latin-1") for name, text in shared.items()})
-
-
-def _start_weights(recipe: Recipe, task: Task, model: Network, start: Run | None) -> Iterator[Notice]:
-    """Of the run that this one starts from, or the recipe's word vectors; the rest stays as drawn."""
-    if start is not None:
-        load_weights(model, dict(start.model.state_dict()), "")
-        return
-    notice = start_vectors(recipe, task, model)
-    if notice is not None:
-        yield notice
-
-
 def _record_start(folder: Path, trainer: Trainer, started: Mapping[str, Any], *, resumed: bool) -> None:
-    """Write down that training starts or goes on, after all processes have agreed on what they train."""
+    """Record that training starts or resumes, once all processes agree on what they train."""
     recipe, group, position = trainer.recipe, trainer.group, trainer.position
     if group.size > 1:
-        # Only the make of the device may differ.
+        # Only the model of the device may differ.
         same = {"device": trainer.device.type, "recipe": recipe_to_json(recipe), "update": position.update}
         group.agree({**started, **same, "weights": fingerprint(trainer.model)})
     if not group.leads:
         return
-    records = folder / folders.RECORDS
-    with _written(folder):
+    records = folder / layout.RECORDS
+    with _writing(folder):
         if resumed:
-            _forget_after(records, position.records)
+            _drop_after(records, position.records)
             append_record(records, {"kind": "resume", "update": position.update, "processes": group.size})
         else:
-            write_atomic(folder / folders.RECIPE, recipe_to_json(recipe).encode())
+            write_atomic(folder / layout.RECIPE, recipe_to_json(recipe).encode())
             records.unlink(missing_ok=True)
             append_record(records, started)
 
 
-def _keep_events(folder: Path, trainer: Trainer) -> Iterator[Event]:
-    """Train; the first process keeps records, checkpoints and at the end the model."""
+def _save_events(folder: Path, trainer: Trainer) -> Iterator[Event]:
+    """Train; the first process writes records, checkpoints and at the end the model."""
     recipe, task, leads = trainer.recipe, trainer.task, trainer.group.leads
-    meta = {"recipe": recipe_to_json(recipe)}
+    recipe_json = recipe_to_json(recipe)
     for event in trainer.events():
         if isinstance(event, Record) and leads:
-            with _written(folder):
-                append_record(folder / folders.RECORDS, event.values)
+            with _writing(folder):
+                append_record(folder / layout.RECORDS, event.values)
         if isinstance(event, Saved) and leads:
-            save(folder / folders.CHECKPOINTS, event, meta, task)
+            save_training(folder / layout.CHECKPOINTS, event, recipe_json, task)
         yield event
     if not trainer.stopping and leads:
         last = make_loss(list(recipe.stages.values())[-1].loss, task)
         weights = model_tensors(trainer.model, {})
         final = Saved(replace(trainer.position), weights, last.rule.name, last.stop.name)
-        save(folder / folders.MODEL, final, meta, task)
+        save_training(folder / layout.MODEL, final, recipe_json, task)
 
 
-def _started(trainer: Trainer, data: TrainingData) -> dict[str, Any]:
+def _started(trainer: Trainer, data: examples.TrainingData) -> dict[str, Any]:
     return {
         "kind": "start",
         "name": trainer.recipe.name,
@@ -201,19 +232,8 @@ def _started(trainer: Trainer, data: TrainingData) -> dict[str, Any]:
     }
 
 
-def _data_lines(data: TrainingData, dev: SplitItems) -> Sequence[str]:
-    lines = [f"{len(data.examples):,} training sentences, {len(dev.items):,} dev sentences"]
-    if data.left_out:
-        lines.append(f"left out of training: {_reasons(data)}")
-    return lines
-
-
-def _reasons(data: TrainingData) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(data.left_out.items()))
-
-
-def _forget_after(records: Path, count: int) -> None:
-    """Drop what was recorded after the checkpoint that training goes on from: it will be recorded again."""
+def _drop_after(records: Path, count: int) -> None:
+    """Drop the records after the checkpoint that training resumes from: they will be recorded again."""
     seen = 0
 
     def keep(record: Mapping[str, Any]) -> bool:
@@ -224,11 +244,5 @@ def _forget_after(records: Path, count: int) -> None:
     truncate_records(records, keep)
 
 
-@contextmanager
-def _written(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArgbeamError(
-            f"{folder}: cannot be written: {error.strerror}; mended, training goes on from its last checkpoint"
-        ) from None
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    return writing(folder, "fix this and run the same command; training resumes from the last checkpoint")

@@ -83,7 +83,8 @@ def test_a_recipes_store_holds_what_would_be_in_memory(tmp_path: Path, kind: str
     overrides = ("text.max_length=9", "text.min_count=2")
     recipe = small_recipe(*overrides, task=tasks[kind], data=file_data(kind, tmp_path))
     plain = read_examples(recipe, None)
-    stored = stored_examples(recipe, build_store(recipe, tmp_path / "run", None))
+    build_store(recipe, tmp_path / "run", None)
+    stored = stored_examples(recipe, StoredExamples(tmp_path / "run" / "store"))
     assert list(stored.examples) == list(plain.examples)
     assert stored.left_out == plain.left_out and plain.left_out["too long"] > 0
     assert dict(stored.task.assets) == dict(plain.task.assets)
@@ -155,11 +156,13 @@ def train_all(recipe: Recipe, folder: Path) -> list[Any]:
 def test_a_store_of_another_vocabulary_is_not_used(tmp_path: Path) -> None:
     """A run that starts from another one has that one's words; the same files make other numbers with it."""
     recipe = small_recipe(STORE, data=short_text(tmp_path))
-    fitted = build_store(recipe, tmp_path / "run", None)
+    build_store(recipe, tmp_path / "run", None)
+    fitted = StoredExamples(tmp_path / "run" / "store")
     vocabulary = json.loads(fitted.assets["vocabulary.json"])
     other = {"vocabulary.json": json.dumps([*vocabulary[:4], *reversed(vocabulary[4:])]).encode()}
     assert open_store(recipe, tmp_path / "run", other) is None
-    started = build_store(recipe, tmp_path / "run", other)
+    build_store(recipe, tmp_path / "run", other)
+    started = StoredExamples(tmp_path / "run" / "store")
     assert list(started) != list(fitted)
     assert open_store(recipe, tmp_path / "run", None) is None  # not fitted to these data
     assert open_store(recipe, tmp_path / "run", started.assets) is not None
