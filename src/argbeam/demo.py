@@ -12,7 +12,8 @@ from argbeam.reproduce.campaign import write_recipe
 from argbeam.reproduce.folder import LOGS
 from argbeam.reproduce.runner import Step, find_machine, run_steps
 from argbeam.runs.layout import is_trained
-from argbeam.runs.score import open_run, score_run
+from argbeam.runs.load import open_run
+from argbeam.runs.score import score_run
 from argbeam.runs.session import train_run
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from argbeam.cli.decode_lines import Counts, Request, decode_stream
+from argbeam.cli.decode_lines import Counts, DecodeRequest, decode_stream
 from argbeam.decoding.evaluate import evaluate
 from argbeam.runs.load import Run, load
 from small_runs import BSO, PRETRAIN, finish, short_text, small_recipe
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_an_input_without_lines_has_an_output_without_lines(run: Run, tmp_path: Path) -> None:
     (tmp_path / "in").touch()
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("w") as out:
-        assert decode_stream(run, source, "in", out, Request(beam=2)) == Counts(0, 0, 0)
+        assert decode_stream(run, source, "in", out, DecodeRequest(beam=2)) == Counts(0, 0, 0)
     assert (tmp_path / "out").read_bytes() == b""
     assert run.decode([]) == [] and list(run.search(iter([]))) == []
 
@@ -90,7 +90,7 @@ def test_a_dead_end_is_counted_marked_and_keeps_its_line(tmp_path: Path) -> None
     run = load(tmp_path / "run", device="cpu")
     (tmp_path / "in").write_text("ba\nba ko\nko\n")
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("w") as out:
-        assert decode_stream(run, source, "in", out, Request(beam=2)) == Counts(lines=3, unfinished=0, dead=1)
+        assert decode_stream(run, source, "in", out, DecodeRequest(beam=2)) == Counts(lines=3, unfinished=0, dead=1)
     assert (tmp_path / "out").read_text() == "ba/0/root\nba/0/root ko/1/dep\nko/0/root\n"
     found = [decoded.dead for _, decoded in run.search(["ba", "ba ko", "ko"])]
     assert found == [False, True, False]

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from argbeam.cli import app as cli
-from argbeam.cli.decode_lines import Request, decode_stream
+from argbeam.cli.decode_lines import DecodeRequest, decode_stream
 from argbeam.data.batches import make_batch
 from argbeam.data.generated.corpus import FORMATS, generate
 from argbeam.data.readers.conll import Flavour, read_conll
@@ -253,7 +253,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES}
     finish(small_recipe(data=short_text(folder), stages={"only": stage}), folder / "run")
-    from argbeam.runs.score import open_run, score_run
+    from argbeam.runs.load import open_run
+    from argbeam.runs.score import score_run
 
     list(score_run(open_run(folder / "run"), "dev", [1, 2]))
     return folder / "run"
@@ -381,7 +382,7 @@ def test_every_line_of_a_damaged_input_is_decoded_up_to_the_one_refused(opened: 
             target.open("w", encoding="utf-8", newline="\n") as out,
             refused("decode", number, "in:") as said,
         ):
-            decode_stream(opened, source, "in", out, Request(beam=2))
+            decode_stream(opened, source, "in", out, DecodeRequest(beam=2))
         written = target.read_bytes().decode().split("\n")[:-1]
         if said:
             bad = int(said[0].split(":")[1])

@@ -38,10 +38,10 @@ def test_a_checkpoint_too_large_for_the_disk_is_one_line(tmp_path: Path) -> None
     assert end_group([process]) == [1]
     assert said(tmp_path / "logs", 0).splitlines()[-1] == (
         "argbeam.errors.CheckpointError: "
-        f"{run}/checkpoints/checkpoint-000000002.safetensors: cannot be written: File too large; "
+        f"cannot write {run}/checkpoints/checkpoint-000000002.safetensors: File too large; "
         "the checkpoints before it are untouched"
     )
-    assert checkpoint.latest(run / "checkpoints") == checkpoint.Found(None, [])
+    assert checkpoint.latest(run / "checkpoints") == checkpoint.Latest(None, [])
     assert not list(run.glob("checkpoints/.*"))
     finish(recipe, run)
     finish(recipe, tmp_path / "whole")
@@ -61,7 +61,7 @@ def on_small_disk(disk: Path, data: Path) -> None:
             finish(recipe, run)
             done = True
         except ArgbeamError as error:
-            assert "cannot be written: No space left on device" in str(error), error
+            assert str(error).startswith("cannot write ") and "No space left on device; " in str(error), error
             after = checkpoint.latest(run / "checkpoints")
             assert after.rejected == []
             assert before is None or (after.checkpoint is not None and after.checkpoint.position >= before.position)

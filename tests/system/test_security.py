@@ -20,8 +20,8 @@ from argbeam.data.generated.corpus import write_files
 from argbeam.data.tokenizers import SentencePiece
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.reports.report import read_runs, write_report
-from argbeam.runs.load import load
-from argbeam.runs.score import open_run, score_run
+from argbeam.runs.load import load, open_run
+from argbeam.runs.score import score_run
 from argbeam.runs.session import train_run
 from argbeam.settings.recipe_files import load_recipe, parse_recipe
 from argbeam.tasks import TASKS

@@ -1,14 +1,15 @@
-"""The command. Results go to stdout, progress and notices to stderr; errors that a user can mend are one line, exit 2.
+"""The command. Results go to stdout, progress and notices to stderr; errors that a user can fix are one line, exit 2.
 
 Verbs import what they need when they run: torch takes seconds to import, and `argbeam --help` needs none of it.
 """
 
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -47,13 +48,13 @@ def main() -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        print(f"argbeam: error: {_process()}stdout: cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"argbeam: error: {_process()}cannot write stdout: {error.strerror}", file=sys.stderr)
         _drop_buffered()
         sys.exit(2)
 
 
 def _drop_buffered() -> None:
-    """What stdout still buffers goes nowhere, or Python would complain at exit."""
+    """Send what stdout still buffers nowhere, or Python would complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -85,7 +86,7 @@ def demo(
     _refuse_group("demo")
     signal = run_demo(demo_recipes(out, seed=seed), out, as_json=as_json)
     if signal:
-        _stopped(["demo", "--out", str(out), "--seed", str(seed)], signal)
+        _stopped(["demo", "--out", out, "--seed", seed], signal)
 
 
 @app.command()
@@ -95,7 +96,7 @@ def train(
     sets: Sets = None,
     data: Annotated[str, typer.Option(metavar="DIR", help="Folder of the data: data.root.")] = "",
 ) -> None:
-    """Train a recipe into a run folder, or go on with a run that was stopped; with torchrun, in several processes."""
+    """Train a recipe into a run folder, or resume a run that was stopped. With torchrun, in several processes."""
     from argbeam.reports.progress import stage_line
     from argbeam.runs.session import train_run
     from argbeam.runtime.group import joined
@@ -110,10 +111,7 @@ def train(
     with joined() as group:
         outcome = train_run(loaded, out, group=group)
     if outcome.signal:
-        again = ["train", recipe, "--out", str(out)]
-        again += [part for override in sets or [] for part in ("--set", override)]
-        again += ["--data", data] if data else []
-        _stopped(again, outcome.signal)
+        _stopped(["train", recipe, "--out", out, *_options(sets), *(["--data", data] if data else [])], outcome.signal)
     for values in outcome.stages:
         print(f"{out}: {stage_line(values)}")
 
@@ -131,13 +129,13 @@ def decode(
     as_json: Json = False,
     sets: Sets = None,
 ) -> None:
-    """Decode sentences, in their order. With --n-best, outputs start with the number of their line.
+    """Decode sentences in input order. With --n-best, each output starts with the number of its line.
 
-    With --conll, input and output are CoNLL-U, or CoNLL-X where the run was trained on it; the words are FORM.
+    With --conll, input and output are CoNLL-U, or CoNLL-X if the run was trained on it. Only FORM is read.
     """
-    from argbeam.cli.decode_lines import Request, check_sizes, decode_file
+    from argbeam.cli.decode_lines import DecodeRequest, check_sizes, decode_file
     from argbeam.cli.decode_treebank import check_alone, parse_file
-    from argbeam.runs.score import open_run
+    from argbeam.runs.load import open_run
     from argbeam.runtime.group import joined
 
     check_sizes(beam, n_best)
@@ -145,16 +143,14 @@ def decode(
         check_alone({"--n-best": n_best > 1, "--scores": scores, "--trace": bool(trace), "--json": as_json})
     with joined() as group:
         opened = open_run(run, sets or [], group)
-        beam = beam or opened.recipe.decode.beam
         if conll:
             counts = parse_file(opened, source, output, beam=beam)
         else:
-            counts = decode_file(opened, source, output, Request(beam, n_best, scores, as_json), trace)
-    if not group.leads:
-        return
-    _tell_refusal(opened.capture_failure)
-    if counts.notice:
-        print(f"argbeam: {counts.notice}", file=sys.stderr)
+            counts = decode_file(opened, source, output, DecodeRequest(beam, n_best, scores, as_json), trace)
+    if group.leads:
+        _report_refusal(opened.capture_failure)
+        if counts.notice:
+            print(f"argbeam: {counts.notice}", file=sys.stderr)
 
 
 @app.command()
@@ -167,8 +163,9 @@ def evaluate(
     sets: Sets = None,
     data: Annotated[str, typer.Option(metavar="DIR", help="Where the data of the runs is now: data.root.")] = "",
 ) -> None:
-    """Score a run on a split; keep predictions and scores in its folder."""
-    from argbeam.runs.score import open_run, parse_beams, score_against, show_scores
+    """Score a run on a split; save predictions and scores in its folder."""
+    from argbeam.runs.load import open_run
+    from argbeam.runs.score import score_against, show_scores
     from argbeam.runtime.group import joined
 
     beams = parse_beams(beam)
@@ -180,7 +177,7 @@ def evaluate(
         results = score_against(opened, against, split, beams, others_sets=moved)
     if not group.leads:
         return
-    _tell_refusal(opened.capture_failure)
+    _report_refusal(opened.capture_failure)
     if as_json:
         for result in results:
             print(json.dumps(result))
@@ -199,7 +196,7 @@ def reproduce(
     sets: Sets = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
 ) -> None:
-    """Run what the paper's tables need, score it, and set the tables beside the paper's. Goes on after a stop."""
+    """Train and score what the paper's tables need, and compare with them. Resumes after a stop."""
     from argbeam.reports.progress import note
     from argbeam.reproduce.campaign import ReproduceRequest, prepare_campaign, run_campaign, show_plan
 
@@ -213,10 +210,8 @@ def reproduce(
         return
     signal = run_campaign(campaign, jobs)
     if signal:
-        again = ["reproduce", *request.tables, "--data", data, "--out", str(out), "--seeds", str(seeds)]
-        again += ["--jobs", str(jobs)] if jobs else []
-        again += [part for override in request.sets for part in ("--set", override)]
-        _stopped(again, signal)
+        again = ["reproduce", *request.tables, "--data", data, "--out", out, "--seeds", seeds]
+        _stopped([*again, *(["--jobs", jobs] if jobs else []), *_options(sets)], signal)
 
 
 @app.command()
@@ -224,9 +219,9 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; the first is the reference.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where report.html and report.md go.")],
 ) -> None:
-    """Write tables and curves of runs: report.html, which needs no other file, and report.md.
+    """Write tables and curves of runs: report.html (a single file) and report.md.
 
-    A reproduction's folder instead of runs gives reproduction.html and reproduction.md.
+    The folder of a reproduction gives reproduction.html and reproduction.md.
     """
     from argbeam.reports.report import write_report
 
@@ -261,7 +256,6 @@ def bench(
     from argbeam.bench import BenchShape, show_rows
     from argbeam.bench import bench as rows_of
     from argbeam.reports.progress import note
-    from argbeam.runs.score import parse_beams
     from argbeam.runtime.device import choose_device, set_precision
     from argbeam.runtime.group import joined
 
@@ -273,12 +267,10 @@ def bench(
         if group.leads:
             note(f"timing {rounds} rounds at {shape}, {chosen.type}; this takes a minute or more")
         rows = list(rows_of(shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, group=group))
-    if not group.leads:
-        return
-    if as_json:
+    if group.leads and as_json:
         print(json.dumps([row.as_dict() for row in rows]))
-        return
-    show_rows(rows, shape, chosen)
+    elif group.leads:
+        show_rows(rows, shape, chosen)
 
 
 @app.command()
@@ -302,20 +294,35 @@ def settings() -> None:
     table(("key", "accepted", "default", "meaning"), describe())
 
 
+def parse_beams(text: str, *, option: str = "--beam") -> list[int]:
+    """`1,5,10` as numbers; `option` is where they were given."""
+    from argbeam.settings import MOST_BEAM
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,8}", part) and 0 < int(part) <= MOST_BEAM for part in parts):
+        raise ConfigError(f"{option} {text}: accepted: whole numbers from 1 to {MOST_BEAM}, such as 1,5,10")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
 def _root(data: str) -> str:
     """`--data` as an override."""
     return f"data.root={json.dumps(data)}"
 
 
-def _tell_refusal(refused: str | None) -> None:
-    """Say that searches ran more slowly than they might have, and why."""
+def _options(sets: list[str] | None) -> list[str]:
+    """Overrides as options of the command."""
+    return [part for override in sets or [] for part in ("--set", override)]
+
+
+def _report_refusal(refused: str | None) -> None:
+    """Report why searches ran more slowly than they might have."""
     if refused is not None:
         slow = "searches cannot be recorded as CUDA graphs and ran one operation at a time"
         print(f"argbeam: {slow}: {refused}", file=sys.stderr)
 
 
 def _process() -> str:
-    """`process 1 of 2: ` where torchrun has started this process with others, else nothing."""
+    """`process 1 of 2: ` if torchrun started this process with others, else nothing."""
     size = os.environ.get("WORLD_SIZE", "1")
     return "" if size == "1" else f"process {os.environ.get('RANK', '0')} of {size}: "
 
@@ -325,10 +332,11 @@ def _refuse_group(verb: str) -> None:
         raise ArgbeamError(f"{verb} runs in one process; start it without torchrun")
 
 
-def _stopped(again: list[str], signal: int) -> NoReturn:
-    """Say how to go on, and exit as a shell reports a signal: 130 for SIGINT, 143 for SIGTERM."""
+def _stopped(again: list[Any], signal: int) -> NoReturn:
+    """Report how to resume, and exit as a shell reports a signal: 130 for SIGINT, 143 for SIGTERM."""
     if not _process():
-        print(f"argbeam: stopped and saved; to go on: {shlex.join(['argbeam', *again])}", file=sys.stderr)
+        command = shlex.join(["argbeam", *map(str, again)])
+        print(f"argbeam: stopped and saved; to resume: {command}", file=sys.stderr)
     elif os.environ.get("RANK", "0") == "0":
-        print("argbeam: stopped and saved; the same command goes on", file=sys.stderr)
+        print("argbeam: stopped and saved; to resume: the same command", file=sys.stderr)
     raise typer.Exit(128 + signal)

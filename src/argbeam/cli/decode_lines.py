@@ -216,7 +216,7 @@ def _open_input(path: Path) -> BufferedIOBase:
 @contextmanager
 def _open_output(path: str) -> Iterator[TextIO]:
     with writing(path, "a file is expected"):
-        file = Path(path).open("w", encoding="utf-8", newline="\n")
+        file = Path(path).open("w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed below)
     try:
         with file:
             yield file

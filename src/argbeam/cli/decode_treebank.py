@@ -25,7 +25,7 @@ class _Block:
     path: Path
     flavour: Flavour
     lines: list[str] = field(default_factory=list)
-    fields: dict[int, list[str]] = field(default_factory=dict)  # of the lines that hold a word, by their index in `lines`
+    fields: dict[int, list[str]] = field(default_factory=dict)  # of lines that hold a word, by index in `lines`
     words: list[str] = field(default_factory=list)
 
     def add(self, text: str, number: int, *, most: int) -> None:

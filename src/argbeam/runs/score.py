@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.decoding.batch_decoder import check_lengths
 from argbeam.decoding.evaluate import Evaluation, evaluate
-from argbeam.errors import ArgbeamError, ConfigError, DataError
-from argbeam.files import append_record, write_atomic
+from argbeam.errors import ArgbeamError, DataError
+from argbeam.files import append_record, write_atomic, writing
 from argbeam.metrics.significance import compare_attachment, compare_bleu
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
-from argbeam.runs.load import Run, load
-from argbeam.runtime.group import ALONE, Group
-from argbeam.settings import MOST_BEAM
+from argbeam.runs.load import Run, open_run
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item
 
@@ -111,29 +108,17 @@ def show_scores(results: Sequence[dict[str, Any]]) -> None:
         print(f"p ({name}): {first['against']['tests'][name]}")
 
 
-def parse_beams(text: str, *, option: str = "--beam") -> list[int]:
-    """`1,5,10` as numbers; `option` is where they were given."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(
-        part.isascii() and part.isdigit() and 0 < len(part) < 9 and 0 < int(part) <= MOST_BEAM for part in parts
-    ):
-        raise ConfigError(f"{option} {text}: accepted: whole numbers from 1 to {MOST_BEAM}, such as 1,5,10")
-    return list(dict.fromkeys(int(part) for part in parts))
-
-
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
     folder = run.folder
     refuse_links(folder)
     predictions = folder / PREDICTIONS
-    try:
+    power = f".power{record['length_power']:g}" if record["length_power"] else ""
+    stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
+    with writing(folder, "evaluate saves its results there"):
         predictions.mkdir(exist_ok=True)
-        power = f".power{record['length_power']:g}" if record["length_power"] else ""
-        stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
         lines = "".join(f"{text}\n" for text in texts)
         write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())
         append_record(folder / EVALUATIONS, record)
-    except OSError as error:
-        raise ArgbeamError(f"{folder}: cannot be written: {error.strerror}; evaluate keeps its results there") from None
 
 
 def _reference(item: Item) -> tuple[object, ...]:

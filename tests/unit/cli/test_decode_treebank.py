@@ -18,8 +18,7 @@ from argbeam.data.generated import corpus
 from argbeam.data.readers.conll import Flavour, Tree, read_conll
 from argbeam.errors import ConfigError, DataError
 from argbeam.metrics.attachment import AttachmentCounts, attachment_counts
-from argbeam.runs.load import Run, load
-from argbeam.runs.score import open_run
+from argbeam.runs.load import Run, load, open_run
 from argbeam.runtime.group import joined
 from groups import in_group
 from small_runs import PRETRAIN, file_data, finish, small_recipe

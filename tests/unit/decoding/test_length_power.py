@@ -24,9 +24,10 @@ from argbeam.decoding.length_power import (
 )
 from argbeam.errors import ArgbeamError
 from argbeam.files import read_records
+from argbeam.reports.table import signature_line
 from argbeam.runs import load as trained
-from argbeam.runs.load import load
-from argbeam.runs.score import open_run, score_run, signature_line
+from argbeam.runs.load import load, open_run
+from argbeam.runs.score import score_run
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained

@@ -79,7 +79,7 @@ def test_a_reproduction_killed_and_stopped_ends_as_one_that_was_not(tmp_path: Pa
     assert (
         said.decode()
         .splitlines()[-1]
-        .startswith("argbeam: stopped and saved; to go on: argbeam reproduce costs --data generated --out")
+        .startswith("argbeam: stopped and saved; to resume: argbeam reproduce costs --data generated --out")
     )
     last = start(out, "costs")
     _, said = last.communicate()

@@ -6,7 +6,8 @@ import pytest
 
 from argbeam.errors import ArgbeamError
 from argbeam.runs.layout import NAMES, check_out, folder_of, is_trained
-from argbeam.runs.score import open_run, score_run
+from argbeam.runs.load import open_run
+from argbeam.runs.score import score_run
 from argbeam.runs.train import train
 from argbeam.settings import Recipe
 from small_runs import PRETRAIN, finish, short_text, small_recipe
@@ -91,5 +92,5 @@ def test_a_checkpoint_belongs_to_the_run_around_it_and_to_no_other_folder(recipe
     alone.write_bytes(model.read_bytes())
     with pytest.raises(ArgbeamError) as error:
         list(score_run(open_run(alone), "dev", [1]))
-    assert str(error.value) == f"{alone}: lies in no run folder, where scores and predictions are kept"
+    assert str(error.value) == f"{alone}: lies in no run folder, where scores and predictions are saved"
     assert list(alone.parent.iterdir()) == [alone]

@@ -16,8 +16,7 @@ from argbeam.files import read_records
 from argbeam.runs import checkpoint
 from argbeam.runs.layout import is_locked
 from argbeam.runs.load import Run, load
-from argbeam.runs.model import build_model, start_vectors
-from argbeam.runs.train import train
+from argbeam.runs.train import build_model, start_weights, train
 from argbeam.runtime.device import choose_device
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.stop_rules import StopBest, StopTop
@@ -69,7 +68,7 @@ def test_a_run_stopped_after_any_update_goes_on_to_the_same_end(
     stop_after(recipe, tmp_path, updates)
     assert not (tmp_path / "model").exists()
     said = list(texts(finish(recipe, tmp_path)))
-    assert said[0] == f"{tmp_path}: going on from update {updates} (checkpoint-{updates:09d}.safetensors)"
+    assert said[0] == f"{tmp_path}: resuming from update {updates} (checkpoint-{updates:09d}.safetensors)"
     assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
     assert timeless_records(tmp_path) == timeless_records(undisturbed)
 
@@ -149,7 +148,9 @@ def test_the_records_start_with_what_is_trained(whole: tuple[Recipe, Path]) -> N
 def test_a_vocabulary_without_a_word_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         finish(pretrain_only(tmp_path, "text.min_count=1000"), tmp_path / "run")
-    assert str(error.value) == "text.min_count = 1000: no word of the training data is there so often; lower it"
+    assert (
+        str(error.value) == "text.min_count = 1000: no word of the training data occurs so often; lower text.min_count"
+    )
 
 
 def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path: Path) -> None:
@@ -186,8 +187,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     newest.write_bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
     said = list(texts(finish(recipe, tmp_path)))
     assert said[0].startswith(f"{newest}: {'altered' if damage == 'flip' else 'truncated'}")
-    assert said[0].endswith("; left alone, the checkpoint before it is used")
-    assert said[1] == f"{tmp_path}: going on from update 4 ({older.name})"
+    assert said[0].endswith("; ignored, the checkpoint before it is used")
+    assert said[1] == f"{tmp_path}: resuming from update 4 ({older.name})"
     assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
     assert timeless_records(tmp_path) == timeless_records(undisturbed)
 
@@ -248,7 +249,7 @@ def test_an_out_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     recipe = pretrain_only(tmp_path)
     with pytest.raises(ArgbeamError) as error:
         finish(recipe, tmp_path / "train.txt")
-    assert str(error.value) == f"{tmp_path / 'train.txt'}: cannot be written: File exists; --out takes a folder"
+    assert str(error.value) == f"cannot write {tmp_path / 'train.txt'}: File exists; --out takes a folder"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -310,7 +311,7 @@ def test_a_start_that_is_not_finished_is_an_error(whole: tuple[Recipe, Path], tm
     with pytest.raises(CheckpointError) as error:
         finish(pretrain_only(tmp_path, f"start={tmp_path / 'half'}"), tmp_path / "run")
     assert str(error.value) == (
-        f"{tmp_path / 'half'}: holds no finished model; `argbeam train` makes one, and goes on where it was stopped"
+        f"{tmp_path / 'half'}: holds no finished model; `argbeam train` makes one, and resumes a run that was stopped"
     )
 
 
@@ -321,7 +322,7 @@ def test_word_vectors_are_where_both_sides_start(tmp_path: Path) -> None:
     recipe = pretrain_only(tmp_path, "model.vectors=words.vec", "model.vectors_scale=0.5")
     task = TASKS["word_ordering"].fit(recipe)
     model = build_model(recipe, task)
-    notice = start_vectors(recipe, task, model)
+    (notice,) = start_weights(recipe, task, model, None)
     assert notice == Notice(f"{tmp_path / 'words.vec'}: vectors for 2 of 4 words")
     drawn = build_model(plain, task).state_dict()
     ko, ti = task.source.index["ko"], task.source.index["ti"]
@@ -331,7 +332,7 @@ def test_word_vectors_are_where_both_sides_start(tmp_path: Path) -> None:
             expected[ko] = torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5])
             expected[ti] = torch.tensor([0.0, -0.5, 0.0, -0.5, 0.0])
         assert torch.equal(value, expected), name
-    assert start_vectors(plain, task, model) is None
+    assert list(start_weights(plain, task, model, None)) == []
     said = list(texts(finish(recipe, tmp_path / "run")))
     assert said[0] == notice.text
     stop_after(recipe, tmp_path / "stopped", 2)

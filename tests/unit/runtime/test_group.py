@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 
 from argbeam.bench import BenchShape, random_batch
-from argbeam.cli.decode_lines import Request, decode_stream
+from argbeam.cli.decode_lines import DecodeRequest, decode_stream
 from argbeam.decoding.batch_decoder import BatchDecoder
 from argbeam.errors import ArgbeamError
 from argbeam.files import read_records
-from argbeam.runs.load import load
-from argbeam.runs.score import open_run, score_run
+from argbeam.runs.load import load, open_run
+from argbeam.runs.score import score_run
 from argbeam.runs.train import train
 from argbeam.runtime.group import ALONE, Group, joined
 from argbeam.settings import Recipe
@@ -167,7 +167,7 @@ def decoded(run: str, folder: str) -> None:
         found = {"decoded": opened.decode(LINES), "batches": searched}
         out, trace = StringIO(), StringIO()
         with (Path(folder) / "lines" if group.leads else Path(os.devnull)).open("rb") as source:
-            decode_stream(opened, source, "lines", out, Request(3, n_best=2, scores=True), trace)
+            decode_stream(opened, source, "lines", out, DecodeRequest(3, n_best=2, scores=True), trace)
         found |= {"stream": out.getvalue(), "trace": trace.getvalue()}
         found["scores"] = [one.record["scores"] for one in score_run(opened, "test", [1, 3])]
         (Path(folder) / f"found.{group.rank}").write_text(json.dumps(found), encoding="utf-8")
@@ -255,7 +255,7 @@ def test_an_error_of_the_first_process_is_told_once_and_ends_all(tmp_path: Path)
     words = long_training(tmp_path)
     (tmp_path / "run").write_text("not a folder", encoding="utf-8")
     assert end_group(start_group(3, tmp_path, command, *words), seconds=30) == [2, 2, 2]
-    assert "cannot be written" in said(tmp_path, 0)
+    assert "cannot write" in said(tmp_path, 0)
     assert said(tmp_path, 1) == said(tmp_path, 2) == ""
 
 

@@ -18,7 +18,7 @@ from argbeam.decoding.evaluate import Evaluation
 from argbeam.errors import ArgbeamError
 from argbeam.losses import CrossEntropy, make_loss
 from argbeam.models.noise import Noise
-from argbeam.runs.model import build_model
+from argbeam.runs.train import build_model
 from argbeam.runtime import device as devices
 from argbeam.runtime.graph_cache import Graph
 from argbeam.search.score_rules import LastScore, LogprobSum
