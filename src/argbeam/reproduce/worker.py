@@ -27,8 +27,8 @@ from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.runner import WRONG_INPUT
 from argbeam.reproduce.sentences import scores_by_length, sentences_file
 from argbeam.runs.layout import is_trained
-from argbeam.runs.load import Run
-from argbeam.runs.score import Scored, open_run, score_run
+from argbeam.runs.load import Run, open_run
+from argbeam.runs.score import Scored, score_run
 from argbeam.runs.session import train_run
 from argbeam.runtime.device import choose_device, set_precision
 from argbeam.search.score_rules import LogprobSum
