@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from argbeam.runtime.graph_cache import Graph
 from argbeam.search import search
 
 # Operations whose result the host reads, or whose shape depends on values.
@@ -58,19 +57,16 @@ class TapeRecorder:
     tapes: list[Tape] = field(default_factory=list)
     starts: int = 1
 
-    def graph(self) -> Tape:
-        self.tapes.append(Tape())
-        return self.tapes[-1]
-
     def start_over(self) -> None:
         self.starts += 1
 
     @contextmanager
-    def record(self, graph: Graph) -> Iterator[None]:
-        assert isinstance(graph, Tape)
-        with as_on_a_device(), _Writing(graph):
-            yield
-        graph.forget()
+    def record(self) -> Iterator[Tape]:
+        tape = Tape()
+        self.tapes.append(tape)
+        with as_on_a_device(), _Writing(tape):
+            yield tape
+        tape.forget()
 
     def forget(self) -> None:
         """What other graphs do to memory that is not in use, done to all of it."""

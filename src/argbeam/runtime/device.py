@@ -1,4 +1,4 @@
-"""The device that a recipe asks for, its precision, and whether work on it is recorded as CUDA graphs."""
+"""The device of a recipe, its precision, and CUDA graphs on it."""
 
 import torch
 
@@ -9,7 +9,7 @@ from argbeam.settings import Runtime
 
 
 def choose_device(name: str) -> torch.device:
-    """The device asked for; `auto` is CUDA where there is one. Nothing else is taken instead."""
+    """The device of this name, or a DeviceError; `auto` is CUDA where there is one, else the CPU."""
     if name not in ("cpu", "cuda", "auto"):
         raise DeviceError(f"device {name}: accepted: cpu, cuda, auto")
     if name == "cuda" and not torch.cuda.is_available():
@@ -22,11 +22,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def set_precision(device: torch.device, *, tf32: bool) -> None:
-    """Whether float32 products may use TF32 on CUDA; a CPU has none."""
+    """Whether float32 matrix products may use TF32 on CUDA; a CPU has no TF32."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def make_recorder(runtime: Runtime, device: torch.device) -> Recorder | None:
-    """CUDA graphs, where there is CUDA and the recipe wants them; None: nothing is to be recorded."""
+    """A recorder of CUDA graphs on CUDA unless the recipe turns them off; None: operation by operation."""
     return CudaRecorder() if device.type == "cuda" and runtime.capture else None

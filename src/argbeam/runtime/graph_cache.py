@@ -24,11 +24,10 @@ class Graph(Protocol):
 
 
 class Recorder(Protocol):
-    """Captures the operations inside `record(graph)` without running them."""
+    """Captures work."""
 
-    def graph(self) -> Graph: ...
-
-    def record(self, graph: Graph) -> AbstractContextManager[None]: ...
+    def record(self) -> AbstractContextManager[Graph]:
+        """A new graph of the operations inside, none of which runs before `replay`."""
 
     def start_over(self) -> None:
         """All graphs are gone."""
@@ -45,16 +44,12 @@ class CudaRecorder:
         # in the pool of the process's first capture.
         self.pool = torch.cuda.graph_pool_handle()
 
-    def graph(self) -> Graph:
-        return torch.cuda.CUDAGraph()
-
     @contextmanager
-    def record(self, graph: Graph) -> Iterator[None]:
-        assert isinstance(graph, torch.cuda.CUDAGraph)
-        stream = torch.cuda.current_stream()
+    def record(self) -> Iterator[Graph]:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                yield
+                yield graph
         finally:
             # A failed capture leaves its own stream as the current one.
             torch.cuda.set_stream(stream)
@@ -103,10 +98,9 @@ class GraphCache(Generic[Captured]):
 
     @contextmanager
     def capturing(self) -> Iterator[Graph]:
-        """A new graph of the operations inside, none of which runs before `replay`."""
+        """`Recorder.record`, counted and timed."""
         start = time.perf_counter()
-        graph = self.recorder.graph()
-        with self.recorder.record(graph):
+        with self.recorder.record() as graph:
             yield graph
         self.captures += 1
         self.seconds += time.perf_counter() - start

@@ -1,7 +1,7 @@
-"""Several processes that work as one, each on its share: started by torchrun, joined by torch.distributed.
+"""Several processes that train or decode as one, each on its share: started by torchrun, joined by torch.distributed.
 
-Everything else takes a `Group` as an argument, `ALONE` by default. Numbers on the device are added by the device's own
-backend (NCCL on CUDA, gloo on the CPU); all else goes as JSON through gloo, and never waits for a device.
+Everything else takes a `Group` as an argument, `ALONE` by default. Tensors on the device are added by the device's own
+backend (NCCL on CUDA, gloo on the CPU); everything else is sent as JSON through gloo, without waiting for a device.
 """
 
 import gc
@@ -18,25 +18,25 @@ import torch.distributed as dist
 from torch import Tensor
 
 from argbeam.errors import ArgbeamError, DeviceError, ToldError
-from argbeam.runtime.watchdog import Links
+from argbeam.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
 
-# The others wait while the first process reads a slow pipe or fits a vocabulary. A death is noticed by the links.
-_PATIENCE = timedelta(hours=24)
-# For all processes to be there.
-_JOIN = timedelta(minutes=10)
-# Seconds in which the links tell of a death that an exchange has met first.
-_TELL = 10.0
+# The others wait while the first process reads a slow pipe or fits a vocabulary. The watchdog notices a death.
+_TIMEOUT = timedelta(hours=24)
+# For all processes to join.
+_JOIN_TIMEOUT = timedelta(minutes=10)
+# Seconds for the watchdog to report a death that an exchange has met first.
+_REPORT_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place, `rank`, among `size` ones that call the same methods in the same order."""
+    """This process's `rank` among `size` processes that call the same methods in the same order."""
 
     rank: int = 0
     size: int = 1
-    links: Links | None = None
+    watchdog: Watchdog | None = None
 
     @property
     def leads(self) -> bool:
@@ -48,28 +48,26 @@ class Group:
         return list(things[self.rank :: self.size])
 
     def share_of(self, count: int) -> int:
-        """How many of `count` things a process has at most."""
+        """The most of `count` things that a process has."""
         return -(-count // self.size)
 
     def add(self, flat: Tensor) -> None:
-        """Put the sum over all processes in place. On CUDA nothing waits, and a graph can record it."""
+        """Sum over all processes, in place. On CUDA nothing waits, and a graph can capture it."""
         if self.size > 1:
             self._exchange(lambda: dist.all_reduce(flat))
 
     def any(self, asked: bool) -> bool:
         """Whether it is true in any process."""
-        if self.size == 1:
-            return asked
-        flag = torch.tensor(int(asked))
-        self._exchange(lambda: dist.all_reduce(flag, op=dist.ReduceOp.MAX))
-        return bool(flag)
+        count = torch.tensor(int(asked))
+        self.add(count)
+        return bool(count)
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes, in the order of their ranks; JSON's types only."""
-        return [value] if self.size == 1 else [self._from(rank, value) for rank in range(self.size)]
+        return [value] if self.size == 1 else [self._broadcast(rank, value) for rank in range(self.size)]
 
     def first(self, make: Callable[[], Any]) -> Any:
-        """What `make` gives in the first process; it is called there only. An error there ends all of them."""
+        """The result of `make` in the first process, which alone calls it. An error there ends all processes."""
         if self.size == 1:
             return make()
         error, value = None, None
@@ -78,15 +76,15 @@ class Group:
                 value = make()
             except ArgbeamError as raised:
                 error = raised
-        found = self._from(0, {"value": value, "failed": error is not None})
-        if found["failed"]:
-            if self.links is not None:
-                self.links.leave(well=True)
-            raise ToldError("the first process has told why") if error is None else error
-        return found["value"]
+        sent = self._broadcast(0, {"value": value, "failed": error is not None})
+        if sent["failed"]:
+            if self.watchdog is not None:
+                self.watchdog.leave(well=True)
+            raise ToldError("the first process has reported the error") if error is None else error
+        return sent["value"]
 
     def agree(self, facts: dict[str, Any]) -> None:
-        """An error if the processes see different facts: they would train different models."""
+        """An error if facts differ between processes: they would train different models."""
         for rank, others in enumerate(self.gather(facts)):
             for name, value in facts.items():
                 if others[name] != value:
@@ -95,8 +93,8 @@ class Group:
                         "all processes must see the same files and use the same versions"
                     )
 
-    def _from(self, rank: int, value: Any) -> Any:
-        """The value of one process; no pickle, which is what torch's own exchange of objects would do."""
+    def _broadcast(self, rank: int, value: Any) -> Any:
+        """The value of one process, as JSON: torch's own exchange of objects pickles."""
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor(len(data))
         self._exchange(lambda: dist.broadcast(length, rank))
@@ -108,10 +106,10 @@ class Group:
     def _exchange(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except RuntimeError as error:  # what torch raises where a process is gone
-            if self.links is not None and self.links.told.wait(_TELL):
+        except RuntimeError as error:  # torch's, where a process is gone
+            if self.watchdog is not None and self.watchdog.reported.wait(_REPORT_TIMEOUT):
                 raise ToldError("another process has ended") from None
-            raise ArgbeamError(f"the other processes are out of reach: {_line(error)}") from None
+            raise _unreachable(error) from None
 
 
 ALONE = Group()
@@ -119,7 +117,7 @@ ALONE = Group()
 
 @contextmanager
 def joined() -> Iterator[Group]:
-    """The group that torchrun started this process in; `ALONE` where it was started by itself."""
+    """The group that torchrun started this process in; `ALONE` without torchrun."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -127,40 +125,21 @@ def joined() -> Iterator[Group]:
     try:
         group = _join(size)
     except (RuntimeError, OSError) as error:
-        raise ArgbeamError(f"the other processes are out of reach: {_line(error)}") from None
-    links = group.links
-    assert links is not None
+        raise _unreachable(error) from None
+    assert group.watchdog is not None
     try:
         yield group
-        group.any(False)  # no process leaves while another still needs its answer
+        group.any(False)  # no process leaves while another still waits for an exchange
     except BaseException:
-        links.leave(well=False)
+        group.watchdog.leave(well=False)
         raise
-    links.leave(well=True)
+    group.watchdog.leave(well=True)
     gc.collect()  # NCCL waits for graphs that hold its exchanges
     dist.destroy_process_group()
 
 
-def _join(size: int) -> Group:
-    # Not every build of torch has them.
-    from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
-
-    store, rank, _ = next(rendezvous("env://", timeout=_JOIN))
-    # torchrun may start a group again with the same store, in which the addresses of its dead processes still stand.
-    store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    both = torch.cuda.is_available() and dist.is_nccl_available()
-    backend = "cpu:gloo,cuda:nccl" if both else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
-    return Group(rank, size, Links(rank, size, os.environ["MASTER_ADDR"], Group(rank, size).first))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
-
 def take_cuda_device() -> None:
-    """Make "cuda" the GPU that is this process's own on its machine."""
+    """Make "cuda" the GPU of this process on its machine."""
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local >= count:
         raise DeviceError(
@@ -168,3 +147,21 @@ def take_cuda_device() -> None:
             "or set runtime.device=cpu"
         )
     torch.cuda.set_device(local)
+
+
+def _join(size: int) -> Group:
+    # Not every build of torch has them.
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, _ = next(rendezvous("env://", timeout=_JOIN_TIMEOUT))
+    # torchrun may restart a group with the same store, which still holds the addresses of the dead processes.
+    store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    both = torch.cuda.is_available() and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if both else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+    return Group(rank, size, Watchdog(rank, size, os.environ["MASTER_ADDR"], Group(rank, size).first))
+
+
+def _unreachable(error: Exception) -> ArgbeamError:
+    return ArgbeamError(f"cannot reach the other processes: {' '.join(str(error).split())[:200]}")

@@ -238,7 +238,7 @@ def test_when_a_process_is_killed_the_others_end_with_a_line(victim: int, tmp_pa
     codes = end_group(processes, seconds=30)
     assert codes == [-signal.SIGKILL if rank == victim else 2 for rank in range(3)]
     told = [said(tmp_path, rank) for rank in range(3) if rank != victim]
-    line = f"process {victim} has ended before its time; started again, training goes on from its last checkpoint"
+    line = f"process {victim} ended unexpectedly; run the same command again: training resumes from the last checkpoint"
     assert all(text.count("error") == 1 and line in text and "Traceback" not in text for text in told)
 
 

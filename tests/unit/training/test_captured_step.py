@@ -32,7 +32,7 @@ from argbeam.models import LstmSeq2Seq, make_model
 from argbeam.models.contract import Model, Network
 from argbeam.models.noise import Noise
 from argbeam.runtime import triton_guard as kernels
-from argbeam.runtime.graph_cache import CudaRecorder, Graph
+from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search import search
 from argbeam.search.gold import EarlyUpdate, MaxViolation
@@ -93,20 +93,16 @@ class StandInRecorder:
         if when == self.when and len(self.graphs) == self.fails_at:
             raise RuntimeError(f"not while recording ({when})\nand more of it")
 
-    def graph(self) -> StandInGraph:
-        self.graphs.append(StandInGraph())
-        return self.graphs[-1]
-
     def start_over(self) -> None:
         pass  # there is no pool of memory
 
     @contextmanager
-    def record(self, graph: Graph) -> Iterator[None]:
-        assert isinstance(graph, StandInGraph)
+    def record(self) -> Iterator[StandInGraph]:
+        self.graphs.append(StandInGraph())
         self.check("opened")
-        self.open = graph
+        self.open = self.graphs[-1]
         try:
-            yield
+            yield self.open
         finally:
             self.open = None
         self.check("closed")
