@@ -1,5 +1,7 @@
 """Searches replayed from tapes against the same searches done step by step, and against brute force."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
@@ -203,6 +205,21 @@ def test_a_number_of_shapes_is_kept_and_dropped_ones_are_recorded_again() -> Non
             assert values_of(captured(search, batch, torch.tensor([3]), steps=3)) == expected
     assert len(captured.graphs.entries) == 2
     assert captured.graphs.captures == 12  # a part and a reading, of three shapes, in two rounds
+
+
+def test_graphs_are_freed_at_once_when_their_searches_are_dropped() -> None:
+    """A graph that waits for the garbage collector may be freed during another capture, which then fails."""
+    captured = CapturedSearch(TapeRecorder())
+    search = Search(ToyModel(VOCABULARY, seed=5), Permutation(), SearchSettings(2, LastScore()))
+    for batch, length_B in batches_of(Permutation()):
+        captured(search, batch, length_B, steps=STEPS)
+    entries = [weakref.ref(entry) for entry in captured.graphs.entries.values()]
+    gc.disable()
+    try:
+        del captured
+        assert entries and not any(entry() for entry in entries)
+    finally:
+        gc.enable()
 
 
 def test_a_model_that_reads_from_the_device_is_searched_step_by_step_and_the_reason_is_kept() -> None:
