@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
 from argbeam.models.encoder_decoder import EncoderDecoder
-from argbeam.models.lstm_decoder import LstmReader
+from argbeam.models.lstm_decoder import LstmDecoder
 from argbeam.models.noise import Noise
-from argbeam.models.recurrence.stepwise import StepAttention
+from argbeam.models.recurrence.steps import Attended, PlainSteps
 from argbeam.models.state import State
 
 
@@ -26,7 +26,7 @@ class ConvSeq2Seq(EncoderDecoder):
     """Convolutional encoder, attention without weights of its own, LSTM decoder without input feeding."""
 
     encoder: "ConvEncoder"
-    decoder: LstmReader
+    decoder: LstmDecoder
 
     def __init__(
         self,
@@ -43,20 +43,19 @@ class ConvSeq2Seq(EncoderDecoder):
         super().__init__()
         self.dropout = dropout
         self.encoder = ConvEncoder(source_vocabulary, hidden, embedding, window, positions)
-        self.decoder = LstmReader(target_vocabulary, layers, hidden, embedding, context=embedding)
+        self.decoder = LstmDecoder(target_vocabulary, layers, hidden, embedding, context=embedding)
         self.output_layer = nn.Linear(hidden, target_vocabulary)
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
-        attention = self.encoder(batch.source_BS, batch.source_length_B)
-        return self.decoder.start(batch, noise, dropout=self.dropout, shared={"attention": attention})
+        attended = self.encoder(batch.source_BS, batch.source_length_B)
+        return self.decoder.start(batch, noise, dropout=self.dropout, shared={"attended": attended})
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
-        attention: StepAttention = state.sentence["attention"]
+        attended: Attended = state.sentence["attended"]
         h_NH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
-        # The rows of a sentence share its memory: (B, R, H) against (B, S, H), nothing is copied per hypothesis.
-        query_BRH = h_NH.view(attention.keys_BSH.shape[0], -1, h_NH.shape[1])
-        context_NE = attention(query_BRH).flatten(0, 1).to(h_NH.dtype)
-        return self.decoder.read(state, torch.cat([self.decoder.vectors(state, tokens_N), context_NE], 1))
+        context_NE, _ = PlainSteps.attention(h_NH, attended.keys_BSH, attended.memory_BSE, attended.padding_BS)
+        x_NI = torch.cat([self.decoder.embedding(tokens_N), context_NE.to(h_NH.dtype)], 1)
+        return self.decoder.read(state, x_NI[None])[1]
 
 
 class ConvEncoder(nn.Module):
@@ -71,7 +70,7 @@ class ConvEncoder(nn.Module):
         # No bias: it would add the same to every position, which a softmax over positions does not see.
         self.convolution = nn.Linear(window * embedding, hidden, bias=False)
 
-    def forward(self, source_BS: Int[Tensor, "B S"], length_B: Int[Tensor, " B"]) -> StepAttention:
+    def forward(self, source_BS: Int[Tensor, "B S"], length_B: Int[Tensor, " B"]) -> Attended:
         """The source as the decoder attends to it."""
         steps, side = source_BS.shape[1], self.window // 2
         position_S = torch.arange(steps, device=source_BS.device)
@@ -82,4 +81,4 @@ class ConvEncoder(nn.Module):
         located_BSE = located_BSE.masked_fill(padding_BS[..., None], 0.0)
         wide_BXE = F.pad(located_BSE, (0, 0, side, side))
         window_BSI = torch.cat([wide_BXE[:, shift : shift + steps] for shift in range(self.window)], 2)
-        return StepAttention.over(self.convolution(window_BSI), word_BSE, padding_BS[:, None])
+        return Attended(self.convolution(window_BSI), word_BSE, padding_BS)

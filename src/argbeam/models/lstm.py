@@ -1,6 +1,7 @@
 """The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,18 @@ from argbeam.models.encoder_decoder import EncoderDecoder
 from argbeam.models.noise import Noise
 from argbeam.models.output_layer import CandidateScorer, WideLinear
 from argbeam.models.recurrence.passes import Restarts, decoder_pass, lstm_layer, steps_for
-from argbeam.models.recurrence.steps import Attended, DecoderState, Masks, TokenVectors, Weights, decoder_step
+from argbeam.models.recurrence.steps import (
+    DECODER_SITE,
+    ENCODER_SITE,
+    OUTPUT_SITE,
+    Attended,
+    DecoderState,
+    Masks,
+    TokenVectors,
+    Weights,
+    decoder_step,
+)
 from argbeam.models.state import Places, State
-
-# Places at which noise is drawn; each has masks of its own.
-_ENCODER_SITE, _DECODER_SITE, _OUTPUT_SITE = 0x10, 0x20, 0x30
 
 
 class LstmSeq2Seq(EncoderDecoder):
@@ -44,25 +52,17 @@ class LstmSeq2Seq(EncoderDecoder):
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         source_steps, target_steps = batch.source_BS.shape[1], batch.target_BT.shape[1]
-        layers, hidden, dtype = self.encoder.layers, self.encoder.hidden, self.output_layer.weight.dtype
-
-        def masks(steps: int, *sites: int) -> list[Tensor | None]:
-            """One mask per site after None, for the first layer's input."""
-            if noise is None or self.dropout == 0:
-                return [None] * (1 + len(sites))
-            return [None, *(noise.mask(s, steps=steps, width=hidden, rate=self.dropout, dtype=dtype) for s in sites)]
-
-        between = range(1, layers)
-        memory_BSH, last_h, last_c = self.encoder(
-            batch.source_BS, batch.source_length_B, masks(source_steps, *(_ENCODER_SITE + i for i in between))
-        )
+        between, dtype = range(1, self.encoder.layers), self.output_layer.weight.dtype
+        draw = partial(Masks.of, noise, width=self.encoder.hidden, rate=self.dropout, dtype=dtype)
+        noise_S = draw(*(ENCODER_SITE + i for i in between), steps=source_steps).masks
+        memory_BSH, last_h, last_c = self.encoder(batch.source_BS, batch.source_length_B, noise_S)
         position_S = torch.arange(source_steps, device=batch.source_BS.device)
         keys_BSH = self.decoder.attention(memory_BSH).to(memory_BSH.dtype)
         padding_BS = position_S >= batch.source_length_B[:, None]
         return State(
             sentence={
                 "attended": Attended(keys_BSH, memory_BSH, padding_BS),
-                "masks": Masks(masks(target_steps, *(_DECODER_SITE + i for i in between), _OUTPUT_SITE)),
+                "masks": draw(*(DECODER_SITE + i for i in between), OUTPUT_SITE, steps=target_steps),
             },
             hypothesis=_rows_of(DecoderState(last_h, last_c, torch.zeros_like(last_h[0]))),
         )

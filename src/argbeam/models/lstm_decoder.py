@@ -1,24 +1,20 @@
-"""A decoder that starts from zeros: it reads the words of an output, each with a context or without."""
+"""LSTM layers that start from zeros and read the tokens of an output, each with a context or without."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
 from argbeam.models.noise import Noise
-from argbeam.models.recurrence.lstm_step import decoder_noise, lstm_layers, with_noise
-from argbeam.models.recurrence.stepwise import StepEmbedding, StepLinear
+from argbeam.models.recurrence.passes import Restarts, lstm_layer, masked
+from argbeam.models.recurrence.steps import DECODER_SITE, OUTPUT_SITE, Masks
 from argbeam.models.state import State
 
 
-class LstmReader(nn.Module):
-    """Word vectors and LSTM layers; the top layer's h is what the output layer reads.
-
-    `context` is the size of what each word comes with.
-    """
+class LstmDecoder(nn.Module):
+    """Token vectors and LSTM layers; the output layer reads the top layer's h. `context` is the width of a context."""
 
     def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, *, context: int = 0) -> None:
         super().__init__()
@@ -29,35 +25,25 @@ class LstmReader(nn.Module):
         self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
 
     def start(self, batch: Batch, noise: Noise | None, *, dropout: float, shared: Mapping[str, Any]) -> State:
-        """The state before the first word, with what else the rows of a sentence share."""
+        """The state before the first token, with what else the rows of a sentence share."""
         weight_VE, steps = self.embedding.weight, batch.target_BT.shape[1]
         zero_BH = weight_VE.new_zeros(batch.source_BS.shape[0], self.hidden)
-        masks = decoder_noise(noise, self.layers, self.hidden, rate=dropout, steps=steps, dtype=weight_VE.dtype)
-        layers = ReaderLayers(
-            StepEmbedding.of(self.embedding),
-            tuple(StepLinear.of(layer) for layer in self.inputs),
-            tuple(StepLinear.of(layer) for layer in self.recurrent),
-        )
+        sites = (*(DECODER_SITE + i for i in range(1, self.layers)), OUTPUT_SITE)
+        masks = Masks.of(noise, *sites, steps=steps, width=self.hidden, rate=dropout, dtype=weight_VE.dtype)
         cells = {f"{name}_{i}": zero_BH for name in ("h", "c") for i in range(self.layers)}
-        return State({"layers": layers, **shared, **masks}, {**cells, "output": zero_BH})
+        return State({"masks": masks, **shared}, {**cells, "output": zero_BH})
 
-    def vectors(self, state: State, tokens_N: Int[Tensor, " N"]) -> Float[Tensor, "N E"]:
-        """The words' vectors."""
-        layers: ReaderLayers = state.sentence["layers"]
-        return layers.embedding(tokens_N)
-
-    def read(self, state: State, word_NI: Float[Tensor, "N I"]) -> State:
-        """The state after a word, given as its vector and its context side by side."""
-        layers: ReaderLayers = state.sentence["layers"]
-        h_NH, new = lstm_layers(layers.inputs, layers.recurrent, word_NI, state)
-        new["output"] = with_noise(h_NH, state.sentence.get("noise_output"), state.time)
-        return State(state.sentence, new, state.time + 1)
-
-
-@dataclass(frozen=True)
-class ReaderLayers:
-    """The layers during one pass: they collect what the steps contribute to each weight's gradient."""
-
-    embedding: StepEmbedding
-    inputs: tuple[StepLinear, ...]
-    recurrent: tuple[StepLinear, ...]
+    def read(
+        self, state: State, x_TNI: Float[Tensor, "T N I"], restarted_TB: Bool[Tensor, "T B"] | None = None
+    ) -> tuple[Float[Tensor, "T N H"], State]:
+        """The input of the output layer at every step, and the state after the last, from the tokens' vectors with
+        their contexts side by side; restarts as in `Unrolls`."""
+        own, masks = state.hypothesis, state.sentence["masks"].since(state.time).masks
+        restarts = Restarts.of(restarted_TB)
+        rows: dict[str, Tensor] = {}
+        for i, (inputs, recurrent) in enumerate(zip(self.inputs, self.recurrent, strict=True)):
+            base_TNG = inputs(masked(x_TNI, masks[i]))
+            x_TNI, c_TNH = lstm_layer(base_TNG, recurrent.weight, own[f"h_{i}"], own[f"c_{i}"], restarts)  # type: ignore[arg-type]
+            rows |= {f"h_{i}": x_TNI[-1], f"c_{i}": c_TNH[-1]}
+        output_TNH = masked(x_TNI, masks[-1])
+        return output_TNH, State(state.sentence, rows | {"output": output_TNH[-1]}, state.time + len(output_TNH))

@@ -19,7 +19,7 @@ from argbeam.decoding.evaluate import perplexity
 from argbeam.losses.replay import replay, score
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model
-from argbeam.models.lstm_decoder import LstmReader
+from argbeam.models.lstm_decoder import LstmDecoder
 from argbeam.models.noise import Noise
 from argbeam.runs.load import Run, load
 from argbeam.search.gold import Gold, Restart
@@ -82,7 +82,7 @@ def batch_of(sources: Sequence[Sequence[int]] = SOURCES, targets: Sequence[Seque
 # One sentence at a time, word by word, by torch's own cell and loops over positions and words of a window.
 
 
-def read_by_cells(decoder: LstmReader, h: list[Tensor], c: list[Tensor], x_I: Tensor) -> Tensor:
+def read_by_cells(decoder: LstmDecoder, h: list[Tensor], c: list[Tensor], x_I: Tensor) -> Tensor:
     """One word through nn.LSTMCell, a layer after the other; `h` and `c` are changed."""
     for i, (inputs, recurrent) in enumerate(zip(decoder.inputs, decoder.recurrent, strict=True)):
         cell = nn.LSTMCell(x_I.shape[0], h[i].shape[0]).double()
@@ -93,7 +93,7 @@ def read_by_cells(decoder: LstmReader, h: list[Tensor], c: list[Tensor], x_I: Te
     return x_I
 
 
-def zeros(decoder: LstmReader) -> list[Tensor]:
+def zeros(decoder: LstmDecoder) -> list[Tensor]:
     return [torch.zeros(decoder.hidden, dtype=torch.float64) for _ in range(decoder.layers)]
 
 
@@ -241,6 +241,22 @@ def test_gradients_are_the_numerical_ones(make: Made) -> None:
                 sides.append(loss(*moved).item())
             numerical = (sides[0] - sides[1]) / 2e-5
             assert found[k].flatten()[place].item() == pytest.approx(numerical, rel=1e-5, abs=1e-6)
+
+
+@every_model
+def test_gradients_under_autocast_are_near_those_without(make: Made) -> None:
+    """Some products are in bfloat16 then, of eight bits; weights and their gradients stay in float32."""
+    model, batch = make(layers=2, dropout=0.4).float(), batch_of()
+    noise, weights = Noise(1, torch.tensor(0), batch.sentence_B), list(model.parameters())
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False):
+            total = score(model, model.encode(batch, noise), batch.target_BT).square().mean()
+        found.append(torch.autograd.grad(total, weights, materialize_grads=True))
+    assert any(not torch.equal(plain, low) for plain, low in zip(*found, strict=True))
+    for plain, low in zip(*found, strict=True):
+        assert low.dtype == torch.float32
+        torch.testing.assert_close(low, plain, rtol=0.1, atol=0.02)
 
 
 @every_model

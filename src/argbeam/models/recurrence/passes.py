@@ -113,6 +113,14 @@ class _Layer(Function):
         return grad_TNG, grad_TNG.flatten(0, 1).T @ _read(h0, h_TNH, restarts), carried_h, carried_c, None
 
 
+def masked(x_TNH: Float[Tensor, "T N H"], noise_BTH: Tensor | None) -> Float[Tensor, "T N H"]:
+    """One mask for all rows of a sentence at a step. Masks may be there for more steps."""
+    if noise_BTH is None:
+        return x_TNH
+    noise_TB1H = noise_BTH[:, : len(x_TNH)].transpose(0, 1)[:, :, None]
+    return (x_TNH.view(len(x_TNH), len(noise_BTH), -1, x_TNH.shape[2]) * noise_TB1H).flatten(1, 2)
+
+
 def decoder_pass(
     base_TNG: Float[Tensor, "T N G"],
     before: DecoderState,
@@ -126,7 +134,7 @@ def decoder_pass(
     with torch.autocast(base_TNG.device.type, enabled=False):
         out_TNH, *after = _Pass.apply(  # type: ignore[no-untyped-call]
             _Fixed(layers, masks, attended.padding_BS, restarts), base_TNG.to(weights.combine_HX.dtype),
-            before.output_NH, attended.keys_BSH, attended.memory_BSH, weights.combine_HX,
+            before.output_NH, attended.keys_BSH, attended.memory_BSE, weights.combine_HX,
             *before.h, *before.c, *weights.inputs, *weights.recurrent, *weights.bias,
         )  # fmt: skip
     return out_TNH, DecoderState(after[:layers], after[layers:], out_TNH[-1])
@@ -228,7 +236,7 @@ class _Pass(Function):
         for i in range(layers):
             gates_GX = grad_gates[i].flatten(0, 1).T
             if i > 0:
-                fed_XH = _masked(h_TNH[i - 1], fixed.masks.masks[i])
+                fed_XH = masked(h_TNH[i - 1], fixed.masks.masks[i]).flatten(0, 1)
             else:
                 fed_XH = _read(output_NH, output_TNH, restarts)[:, : fed_w[0].shape[1]]
             fed_grads.append(gates_GX @ fed_XH)
@@ -265,14 +273,6 @@ def _read(first_NH: Tensor, then_TNH: Tensor, restarts: Restarts | None) -> Tens
         return read_TNH.flatten(0, 1)
     start_T1 = torch.arange(len(read_TNH), device=first_NH.device)[:, None] * first_NH.shape[0]
     return read_TNH.flatten(0, 1).index_select(0, (start_T1 + restarts.rows_TN).flatten())
-
-
-def _masked(h_TNH: Tensor, noise_BTH: Tensor | None) -> Tensor:
-    if noise_BTH is None:
-        return h_TNH.flatten(0, 1)
-    steps, batch, hidden = h_TNH.shape[0], noise_BTH.shape[0], h_TNH.shape[2]
-    noise_TB1H = noise_BTH[:, :steps].transpose(0, 1)[:, :, None]
-    return (h_TNH.view(steps, batch, -1, hidden) * noise_TB1H).view(-1, hidden)
 
 
 def _by_sentence(x_TNW: Tensor, sentences: int) -> Tensor:

@@ -19,11 +19,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam.models.noise import Noise
 from argbeam.models.state import Places
 
 # On two cores a BLAS cut products of few rows badly, and took up to three times the time of the same product turned
 # round; on one core the two were equal. Between these bounds both give the same bits.
 _FEW, _MANY = 12, 64
+
+# Places at which noise is drawn, with the layer's number added; each has masks of its own.
+ENCODER_SITE, DECODER_SITE, OUTPUT_SITE = 0x10, 0x20, 0x30
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Attended:
     """The memory of each sentence."""
 
     keys_BSH: Float[Tensor, "B S H"]
-    memory_BSH: Float[Tensor, "B S H"]
+    memory_BSE: Float[Tensor, "B S E"]
     padding_BS: Bool[Tensor, "B S"]
 
 
@@ -51,6 +55,13 @@ class Masks:
     """Dropout at every step: on the input of each layer, and last on the output vector; None where there is none."""
 
     masks: Sequence[Float[Tensor, "B T H"] | None]
+
+    @staticmethod
+    def of(noise: Noise | None, *sites: int, steps: int, width: int, rate: float, dtype: torch.dtype) -> "Masks":
+        """One mask per site; none on the input of the first layer, and none at all without noise."""
+        if noise is None or rate == 0:
+            return Masks([None] * (1 + len(sites)))
+        return Masks([None, *(noise.mask(s, steps=steps, width=width, rate=rate, dtype=dtype) for s in sites)])
 
     def at(self, time: int, places: Places | None = None) -> list[Tensor | None]:
         """The masks of one step, one row per sentence, or one for each of these places."""
@@ -151,7 +162,7 @@ def decoder_step(
     if places is not None:  # attention takes as many rows of each sentence
         grid_NH = h_NH.new_zeros(attended.padding_BS.shape[0] * places.lanes, h_NH.shape[1])
         query_NH = grid_NH.index_copy_(0, places.place_X, h_NH)
-    context_NH, weight_NS = steps.attention(query_NH, attended.keys_BSH, attended.memory_BSH, attended.padding_BS)
+    context_NH, weight_NS = steps.attention(query_NH, attended.keys_BSH, attended.memory_BSE, attended.padding_BS)
     if places is not None:
         context_NH = context_NH.index_select(0, places.place_X)
     return Stepped(cells, context_NH, weight_NS, steps.combine(context_NH, h_NH, weights.combine_HX, noise[-1]))
