@@ -108,5 +108,5 @@ class EncodedOnce:
     ) -> State | None:
         return self.model.step_from(state, rows_X, tokens_X, places) if isinstance(self.model, Shortcuts) else None
 
-    def scorer_of(self, candidates_GC: Int[Tensor, "G C"]) -> Scorer:
+    def scorer_of(self, candidates_GC: Int[Tensor, "G C"] | None) -> Scorer:
         return self.model.scorer_of(candidates_GC) if isinstance(self.model, Shortcuts) else self.model

@@ -67,8 +67,8 @@ class Shortcuts(Protocol):
         done: the caller then selects and steps all rows.
         """
 
-    def scorer_of(self, candidates_GC: Int[Tensor, "G C"]) -> Scorer:
-        """Scorer prepared for these candidates, which a search under constraints scores at every step."""
+    def scorer_of(self, candidates_GC: Int[Tensor, "G C"] | None) -> Scorer:
+        """Scorer prepared for all steps of a search: of these candidates, or of the whole vocabulary."""
 
 
 class Network(Model, Protocol):

@@ -15,8 +15,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.models.encoder_decoder import EncoderDecoder
 from argbeam.models.lstm_decoder import LstmDecoder
+from argbeam.models.network import EncoderDecoder
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.steps import Attended, PlainSteps
 from argbeam.models.state import State

@@ -4,8 +4,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.models.encoder_decoder import EncoderDecoder
 from argbeam.models.lstm_decoder import LstmDecoder
+from argbeam.models.network import EncoderDecoder
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 

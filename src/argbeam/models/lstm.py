@@ -9,9 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.models.encoder_decoder import EncoderDecoder
+from argbeam.models.network import EncoderDecoder
 from argbeam.models.noise import Noise
-from argbeam.models.output_layer import CandidateScorer, WideLinear
 from argbeam.models.recurrence.passes import Restarts, decoder_pass, lstm_layer, steps_for
 from argbeam.models.recurrence.steps import (
     DECODER_SITE,
@@ -48,7 +47,7 @@ class LstmSeq2Seq(EncoderDecoder):
         self.dropout = dropout
         self.encoder = Encoder(source_vocabulary, layers, hidden, embedding)
         self.decoder = AttentionDecoder(target_vocabulary, layers, hidden, embedding, input_feeding)
-        self.output_layer = WideLinear(hidden, target_vocabulary)
+        self.output_layer = nn.Linear(hidden, target_vocabulary)
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         source_steps, target_steps = batch.source_BS.shape[1], batch.target_BT.shape[1]
@@ -82,9 +81,6 @@ class LstmSeq2Seq(EncoderDecoder):
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
     ) -> Float[Tensor, "T N H"]:
         return self.decoder.read(state, read_TN, restarted_TB)[0]
-
-    def scorer_of(self, candidates_GC: Int[Tensor, "G C"]) -> CandidateScorer:
-        return CandidateScorer.of(self, self.output_layer, candidates_GC)
 
 
 class Encoder(nn.Module):

@@ -129,9 +129,7 @@ def search_in_parts(
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes
     state = first_state(model, state, rows_N, sentences=batch, on_host=on_host)
     choices = choices.select(rows_N)
-    scorer: Scorer = model
-    if choices.candidates_BC is not None and isinstance(model, Shortcuts):
-        scorer = model.scorer_of(choices.candidates_BC)
+    scorer: Scorer = model.scorer_of(choices.candidates_BC) if isinstance(model, Shortcuts) else model
     beam = start = _empty_prefix(batch, settings.beam_size, like=model.output(state))
     none_B = torch.zeros_like(length_B, dtype=torch.bool)
     finished = None

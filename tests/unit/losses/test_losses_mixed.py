@@ -12,9 +12,9 @@ from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.mixed import Mixed
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled
+from argbeam.models.contract import Scorer
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
-from argbeam.models.output_layer import CandidateScorer
 from argbeam.models.state import State
 from argbeam.search.score_rules import LastScore
 from argbeam.search.stop_rules import StopTop
@@ -40,8 +40,8 @@ class Counting(LstmSeq2Seq):
         self.encodings += 1
         return super().encode(batch, noise)
 
-    def scorer_of(self, candidates_GC: Tensor) -> CandidateScorer:
-        self.listings += 1
+    def scorer_of(self, candidates_GC: Tensor | None) -> Scorer:
+        self.listings += candidates_GC is not None
         return super().scorer_of(candidates_GC)
 
     def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:

@@ -1,10 +1,10 @@
 """The LSTM model against torch.nn.LSTM and against a decoder written out for one row."""
 
 import math
-from copy import deepcopy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from argbeam.data.vocabulary import BOS
 from argbeam.losses.replay import replay, score
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.lstm import Encoder
+from argbeam.models.network import VocabularyScorer
 from argbeam.models.noise import Noise
-from argbeam.models.output_layer import WideLinear
 from argbeam.models.state import State
 from argbeam.search.gold import Gold, Restart
 from argbeam.search.score_rules import LastScore
@@ -293,15 +293,13 @@ def test_scores_are_in_full_precision_under_autocast() -> None:
     torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("words", [8, 13])
-def test_the_output_layer_with_zeros_behind_it_is_a_linear_layer_and_stays_where_it_is(words: int) -> None:
-    """A captured step reads and writes the weights' memory: moving a model to where it is must not take it away."""
-    layer, x_NI = WideLinear(5, words), torch.randn(3, 5)
-    places = [p.data_ptr() for p in layer.parameters()]
-    layer.to(torch.device("cpu"))
-    assert [p.data_ptr() for p in layer.parameters()] == places
-    for kind in (layer, deepcopy(layer), layer.double()):
-        x_NI = x_NI.to(kind.weight.dtype)
-        with torch.no_grad():
-            torch.testing.assert_close(kind.all_words(x_NI), x_NI @ kind.weight.T + kind.bias)
-            layer.weight.add_(1)
+@pytest.mark.parametrize("more", [0, 3])
+def test_scores_of_a_search_are_the_output_layer_s_with_zeros_behind_its_weights_or_without(more: int) -> None:
+    """As on a GPU, where a vocabulary of 13 has 3 rows of zeros: they get no score."""
+    model = LstmSeq2Seq(source_vocabulary=5, target_vocabulary=13, layers=1, hidden=5, embedding=4, dropout=0.0)
+    layer, output_GRH = model.output_layer, torch.randn(4, 5, 5)
+    weight_WH, bias_W = F.pad(layer.weight, (0, 0, 0, more)), F.pad(layer.bias, (0, more))
+    with torch.no_grad():
+        expected_GRV = output_GRH @ layer.weight.T + layer.bias
+        for scorer in (model, model.scorer_of(None), VocabularyScorer(model, 13, weight_WH, bias_W)):
+            torch.testing.assert_close(scorer.scores(output_GRH), expected_GRV)

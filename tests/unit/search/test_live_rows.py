@@ -146,6 +146,9 @@ class Counting(LstmSeq2Seq):
         self.stepped.append(len(tokens_X))
         return super().step_from(state, rows_X, tokens_X, places)
 
+    def scorer_of(self, candidates_GC: Tensor | None) -> "Counting":
+        return self
+
     def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
         if candidates_GC is None:
             self.scored.append(output_GRH.shape[0] * output_GRH.shape[1])
