@@ -24,7 +24,6 @@ import torch
 from argbeam.cli import app as cli
 from argbeam.cli.decode_lines import DecodeRequest, decode_stream
 from argbeam.data.batches import make_batch
-from argbeam.data.generated.corpus import FORMATS, generate
 from argbeam.data.readers.conll import Flavour, read_conll
 from argbeam.data.readers.text import read_parallel, read_text, read_tsv
 from argbeam.data.readers.vectors import read_vectors
@@ -36,6 +35,7 @@ from argbeam.search.successors import check_gold
 from argbeam.settings.recipe_files import load_recipe, parse_recipe, recipe_from_json, recipe_to_json
 from argbeam.settings.shipped import shipped_recipes
 from argbeam.tasks import TASKS
+from generated_files import FORMATS, generate
 from mutations import damaged
 from small_runs import PRETRAIN, RATES, file_data, finish, short_text, small_recipe
 

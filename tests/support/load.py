@@ -23,7 +23,7 @@ _NUMBERS = 1000
 
 def pair_lines(number: int) -> Iterator[tuple[str, str]]:
     """So many sentences with their translations."""
-    from argbeam.data.generated.corpus import generate
+    from generated_files import generate
 
     base = [(" ".join(s.words), " ".join(s.translation)) for s in generate(seed=1, size=2003, types=500)]
     for i in islice(count(), number):

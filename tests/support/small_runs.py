@@ -80,7 +80,7 @@ def written_recipe(folder: Path, *, epochs: int, every: int) -> Path:
 
 
 def file_data(kind: str, root: Path, **more: Any) -> dict[str, Any]:
-    """The data table of a recipe for the files that `corpus.write_files` put under `root`."""
+    """The data table of a recipe for the files that `generated_files.write_files` put under `root`."""
     if kind == "parallel":
         sides = {
             f"{split}_{side}": [f"{split}.{ending}"]

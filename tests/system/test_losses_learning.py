@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from argbeam.data.generated.corpus import FORMATS, sentences
+from argbeam.data.generated.corpus import sentences
 from argbeam.files import read_records
 from argbeam.runs.train import train
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe
 from argbeam.training.events import Record
+from generated_files import FORMATS
 from small_runs import file_data
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from argbeam.cli import app as cli
-from argbeam.data.generated.corpus import write_files
 from argbeam.data.tokenizers import SentencePiece
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.reports.report import read_runs, write_report
@@ -25,6 +24,7 @@ from argbeam.runs.score import score_run
 from argbeam.runs.session import train_run
 from argbeam.settings.recipe_files import load_recipe, parse_recipe
 from argbeam.tasks import TASKS
+from generated_files import write_files
 from small_runs import BSO, PRETRAIN, file_data, finish, short_text, small_recipe, stop_after, train_until
 
 ROOT = Path(__file__).parents[2]

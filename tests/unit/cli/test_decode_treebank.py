@@ -14,12 +14,12 @@ import pytest
 from argbeam.cli import decode_treebank as tree_decoding
 from argbeam.cli.decode_lines import Counts
 from argbeam.cli.decode_treebank import check_alone, parse_file, parse_stream
-from argbeam.data.generated import corpus
 from argbeam.data.readers.conll import Flavour, Tree, read_conll
 from argbeam.errors import ConfigError, DataError
 from argbeam.metrics.attachment import AttachmentCounts, attachment_counts
 from argbeam.runs.load import Run, load, open_run
 from argbeam.runtime.group import joined
+from generated_files import write_files
 from groups import in_group
 from small_runs import PRETRAIN, file_data, finish, small_recipe
 
@@ -31,7 +31,7 @@ Kept = tuple[Run, Path]
 def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """A parser trained on files of either flavour, and the folder of the files."""
     folder = tmp_path_factory.mktemp(request.param)
-    corpus.write_files(folder, seed=3, train=12, dev=3, test=5, types=200)
+    write_files(folder, seed=3, train=12, dev=3, test=5, types=200)
     data = file_data(request.param, folder)
     recipe = small_recipe("task.punctuation=none", task="parsing", data=data, stages={"pretrain": PRETRAIN})
     finish(recipe, folder / "run")

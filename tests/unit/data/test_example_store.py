@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from argbeam.data.batches import BatchPlan, Example, lengths_of
 from argbeam.data.example_store import StoredExamples, write_store
-from argbeam.data.generated.corpus import write_files
 from argbeam.errors import DataError
 from argbeam.runs.examples import build_store, open_store, read_examples, store_key, stored_examples
 from argbeam.runs.train import train
 from argbeam.settings import Recipe
+from generated_files import write_files
 from small_runs import (
     PRETRAIN,
     file_data,

@@ -10,11 +10,12 @@ from zlib import crc32
 
 import pytest
 
-from argbeam.data.generated.corpus import FORMATS, GeneratedSentence, sentences
+from argbeam.data.generated.corpus import GeneratedSentence, sentences
 from argbeam.runs.load import load
 from argbeam.settings.recipe import ModelSizes, Recipe
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.settings.shipped import purpose, shipped_recipes
+from generated_files import FORMATS
 from small_runs import finish, progress_of, texts
 
 RECIPES = shipped_recipes()

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from argbeam.data.generated.corpus import write_files
 from argbeam.data.vocabulary import SPECIALS, UNK
 from argbeam.decoding.batch_decoder import item_of
 from argbeam.errors import DataError
@@ -14,6 +13,7 @@ from argbeam.settings import Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.parsing import Parsing
 from argbeam.tasks.transitions import is_action
+from generated_files import write_files
 from small_runs import file_data, small_recipe
 
 GENERATED = {"kind": "generated", "types": 200, "seed": 5, "train": 8, "dev": 4, "test": 3}

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from argbeam.data.generated.corpus import write_files
 from argbeam.data.vocabulary import EOS, UNK
 from argbeam.errors import DataError
 from argbeam.search.successors import Unconstrained
 from argbeam.settings import Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.translation import Translation
+from generated_files import write_files
 from small_runs import file_data, small_recipe
 
 GENERATED = {"kind": "generated", "types": 200, "seed": 5, "train": 8, "dev": 4, "test": 3}

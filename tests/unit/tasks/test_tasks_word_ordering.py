@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from argbeam.data.batches import Example
-from argbeam.data.generated.corpus import write_files
 from argbeam.data.vocabulary import UNK
 from argbeam.errors import DataError
 from argbeam.search.successors import Permutation, Unconstrained
@@ -15,6 +14,7 @@ from argbeam.settings import Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Item
 from argbeam.tasks.word_ordering import WordOrdering
+from generated_files import write_files
 from small_runs import file_data, small_recipe
 
 GENERATED = {"kind": "generated", "types": 200, "seed": 5, "train": 8, "dev": 4, "test": 3}

@@ -7,7 +7,7 @@ that agrees with nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from argbeam.data.generated.lexicon import GROUPS, PREPOSITIONS, Adjective, Adverb, Frame, Lexicon, Noun, Verb
@@ -163,26 +163,12 @@ def _noun_phrase(words: Lexicon, draw: Draw, depth: int, group: int, *, pronoun:
     uniform = draw()
     if depth < DEEPEST and uniform < (0.15, 0.06)[depth]:
         gap = Gap.OBJECT if draw() < 0.4 else Gap.SUBJECT
-        return _extend(head, relative=_clause(words, draw, depth + 1, gap, head))
+        return replace(head, relative=_clause(words, draw, depth + 1, gap, head))
     if uniform < 0.26 and depth < DEEPEST:
-        return _extend(head, modifier=_prepositional_phrase(words, draw, DEEPEST, words.prepositions.pick(draw())))
+        return replace(head, modifier=_prepositional_phrase(words, draw, DEEPEST, words.prepositions.pick(draw())))
     if uniform < 0.32:
-        return _extend(head, second=_bare_phrase(words, draw, group), conjunction=int(draw() < 0.3))
+        return replace(head, second=_bare_phrase(words, draw, group), conjunction=int(draw() < 0.3))
     return head
-
-
-def _extend(
-    head: NounPhrase,
-    *,
-    modifier: PrepositionalPhrase | None = None,
-    relative: Clause | None = None,
-    second: NounPhrase | None = None,
-    conjunction: int = 0,
-) -> NounPhrase:
-    """`dataclasses.replace`, which is too slow here."""
-    return NounPhrase(
-        head.noun, head.agreement, head.determiner, head.adjectives, modifier, relative, second, conjunction
-    )
 
 
 def _bare_phrase(words: Lexicon, draw: Draw, group: int) -> NounPhrase:

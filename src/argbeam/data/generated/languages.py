@@ -22,16 +22,14 @@ from argbeam.data.generated.lexicon import (
     PUNCTUATION,
     RELATIVE,
     SUBJECT_PRONOUN,
-    Adjective,
-    Adverb,
     Frame,
     Senses,
 )
 
 
 @dataclass(slots=True)
-class Tree:
-    """Words and their dependency tree. Positions count from 1; head 0 is the root's."""
+class TreeBuilder:
+    """A sentence and its dependency tree, word by word. Positions count from 1; head 0 is the root's."""
 
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
@@ -52,9 +50,9 @@ class Tree:
             self.heads[position - 1] = head
 
 
-def first_language(plan: Plan) -> Tree:
+def first_language(plan: Plan) -> TreeBuilder:
     """The sentence and its projective dependency tree."""
-    tree = Tree()
+    tree = TreeBuilder()
     root = _clause(tree, plan.clause, "root", [], question=plan.question)
     if plan.second is not None:
         conjunction = tree.put(CONJUNCTIONS[plan.conjunction], "CCONJ", "cc")
@@ -63,7 +61,7 @@ def first_language(plan: Plan) -> Tree:
     return tree
 
 
-def _clause(tree: Tree, clause: Clause, label: str, before: list[int], *, question: bool = False) -> int:
+def _clause(tree: TreeBuilder, clause: Clause, label: str, before: list[int], *, question: bool = False) -> int:
     """Add a clause and return its verb's position; `before`: words already put that depend on the verb."""
     before = list(before)
     if clause.time is not None and clause.time_first:
@@ -92,7 +90,7 @@ def _clause(tree: Tree, clause: Clause, label: str, before: list[int], *, questi
     return verb
 
 
-def _noun_phrase(tree: Tree, phrase: NounPhrase, label: str, before: list[int] | None = None) -> int:
+def _noun_phrase(tree: TreeBuilder, phrase: NounPhrase, label: str, before: list[int] | None = None) -> int:
     """Add a noun phrase and return its head's position; `before`: words already put that depend on it."""
     agreement = phrase.agreement
     if phrase.noun is None:
@@ -120,23 +118,15 @@ def _noun_phrase(tree: Tree, phrase: NounPhrase, label: str, before: list[int] |
     return head
 
 
-def _prepositional_phrase(tree: Tree, phrase: PrepositionalPhrase, label: str) -> int:
+def _prepositional_phrase(tree: TreeBuilder, phrase: PrepositionalPhrase, label: str) -> int:
     case = tree.put(PREPOSITIONS[phrase.preposition], "ADP", "case")
     return _noun_phrase(tree, phrase.phrase, label, [case])
 
 
 # Endings and closed words of the second language.
 _SUBJECT, _OBJECT, _OBLIQUE = "", "um", "is"
-_POSTPOSITIONS = (
-    "",
-    "usk",
-    "ond",
-    "",
-    "ilt",
-    "arn",
-    "",
-    "eks",
-)  # by preposition; the empty ones leave it to the ending
+# By preposition; the empty ones leave it to the ending.
+_POSTPOSITIONS = ("", "usk", "ond", "", "ilt", "arn", "", "eks")
 _PARTICLES = ("of", "ap", "ind")
 _COMPLEMENTISERS = ("ash", "osh")
 _CONJUNCTIONS = ("an", "ul")
@@ -160,20 +150,20 @@ def second_language(plan: Plan) -> list[str]:
 def _translate_clause(out: list[str], clause: Clause, *, main: bool) -> None:
     """Main: subject verb object oblique particle. Subordinate: subject object oblique particle verb."""
     if clause.time is not None and clause.time_first:
-        out += _adverb(clause.time, synonym=clause.synonym)
+        out += _sense(clause.time.senses, other=clause.synonym)
     # The language drops subject pronouns where the verb stands second.
     if clause.subject is not None and not (main and clause.subject.noun is None):
         _translate_noun_phrase(out, clause.subject, _SUBJECT)
     if main:
         out += _verb(clause)
     if clause.manner is not None:
-        out += _adverb(clause.manner, synonym=clause.synonym)
+        out += _sense(clause.manner.senses, other=clause.synonym)
     if clause.object is not None:
         _translate_noun_phrase(out, clause.object, _OBJECT)
     if clause.oblique is not None:
         _translate_prepositional_phrase(out, clause.oblique)
     if clause.time is not None and not clause.time_first:
-        out += _adverb(clause.time, synonym=clause.synonym)
+        out += _sense(clause.time.senses, other=clause.synonym)
     if clause.verb.frame is Frame.PARTICLE:
         out.append(_PARTICLES[clause.verb.function])
     if not main:
@@ -195,7 +185,7 @@ def _translate_noun_phrase(out: list[str], phrase: NounPhrase, case: str) -> Non
     *first, last = _sense(phrase.noun.senses, other=case == _OBJECT)
     out += [*first, last + case]
     for adjective in phrase.adjectives:
-        out += _adjective(adjective, phrase.noun.group)
+        out += _sense(adjective.senses, other=adjective.group != phrase.noun.group)
     if phrase.determiner is Determiner.DEMONSTRATIVE:
         out.append(_DEMONSTRATIVE)
     if phrase.modifier is not None:
@@ -224,14 +214,6 @@ def _verb(clause: Clause) -> list[str]:
     noun = phrase.noun if phrase is not None else None
     *first, last = _sense(clause.verb.senses, other=noun is not None and noun.group != clause.verb.group)
     return [*first, last + "en" if clause.agreement % 2 else last]
-
-
-def _adjective(adjective: Adjective, group: int) -> tuple[str, ...]:
-    return _sense(adjective.senses, other=group != adjective.group)
-
-
-def _adverb(adverb: Adverb, *, synonym: bool) -> tuple[str, ...]:
-    return _sense(adverb.senses, other=synonym)
 
 
 def _sense(senses: Senses, *, other: bool) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from argbeam.errors import ConfigError
 
-Item = TypeVar("Item")
+Entry = TypeVar("Entry")
 
 FEWEST_TYPES = 200
 GROUPS = 4  # noun groups: people, animals, things, places
@@ -91,16 +91,16 @@ class Adverb:
     senses: Senses
 
 
-class Pool(Generic[Item]):
-    """Items in order of rank, drawn with weight 1 / (rank + shift) ** exponent."""
+class Pool(Generic[Entry]):
+    """Entries in order of rank, drawn with weight 1 / (rank + shift) ** exponent."""
 
-    def __init__(self, items: Sequence[Item], *, exponent: float = 1.15, shift: float = 1.5) -> None:
+    def __init__(self, items: Sequence[Entry], *, exponent: float = 1.15, shift: float = 1.5) -> None:
         self.items = tuple(items)
         sums = list(accumulate((rank + shift) ** -exponent for rank in range(1, len(items) + 1)))
         self._cumulative = [value / sums[-1] for value in sums]
 
-    def pick(self, uniform: float) -> Item:
-        """The item at `uniform` (0 <= uniform < 1) of the cumulative distribution."""
+    def pick(self, uniform: float) -> Entry:
+        """The entry at `uniform` (0 <= uniform < 1) of the cumulative distribution."""
         return self.items[bisect(self._cumulative, uniform)]
 
 
@@ -114,17 +114,6 @@ class Lexicon:
     time_adverbs: Pool[Adverb]
     manner_adverbs: Pool[Adverb]
     prepositions: Pool[int]
-
-    def forms(self) -> list[str]:
-        """Every word form of the first language, closed words included."""
-        forms = list(CLOSED)
-        for nouns in self.nouns:
-            forms += [form for noun in nouns.items for form in noun.forms]
-        for adjectives in self.adjectives:
-            forms += [form for adjective in adjectives.items for form in adjective.forms]
-        for verbs in self.verbs.values():
-            forms += [form for verb in verbs.items for form in verb.forms]
-        return forms + [adverb.form for adverb in self.time_adverbs.items + self.manner_adverbs.items]
 
 
 @lru_cache(maxsize=8)
