@@ -59,10 +59,9 @@ class Run:
 
     def decode(self, lines: Iterable[str], *, beam: int = 0) -> list[str]:
         """The best output for each line of input, in order."""
-        found = self.search_items(lines, beam=beam)
         return [
             self.task.text(item, decoded.hypotheses[0].tokens) if decoded.hypotheses else ""
-            for _, item, decoded in found
+            for _, item, decoded in self.search_items(lines, beam=beam)
         ]
 
     def search(
@@ -93,7 +92,14 @@ class Run:
             raise ConfigError(f"beam = {beam}: must be at least 1, or 0 for the recipe's")
         decoder, numbered = self.decoder(), enumerate(lines, start=first)
         while window := list(islice(numbered, WINDOW)):
-            items, fault = self._items(window, place)
+            items: list[Item] = []
+            fault: DataError | None = None
+            for number, line in window:
+                try:
+                    items.append(item_of(self.task, line, most=self.recipe.decode.max_words, where=f"{place}{number}"))
+                except DataError as error:
+                    fault = error
+                    break
             found = decoder.decode(items, beam=beam or self.recipe.decode.beam, n_best=n_best, trace=trace)
             for (_, line), item, decoded in zip(window, items, found, strict=False):
                 yield line, item, decoded
@@ -136,16 +142,6 @@ class Run:
             "unfinished": evaluation.unfinished,
             "dead": evaluation.dead,
         }
-
-    def _items(self, window: Sequence[tuple[int, str]], place: str) -> tuple[list[Item], DataError | None]:
-        """The items of the lines before the first that cannot be decoded, and the error of that one."""
-        items: list[Item] = []
-        for number, line in window:
-            try:
-                items.append(item_of(self.task, line, most=self.recipe.decode.max_words, where=f"{place}{number}"))
-            except DataError as error:
-                return items, error
-        return items, None
 
 
 def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = (), group: Group = ALONE) -> Run:

@@ -18,7 +18,7 @@ from argbeam.tasks.contract import Item
 
 @dataclass(frozen=True)
 class Scored:
-    """A split at one beam: the record with the signature, and per sentence what tests of significance need."""
+    """A split decoded at one beam: its record, and the outputs of all sentences for tests of significance."""
 
     record: dict[str, Any]
     evaluation: Evaluation
@@ -27,7 +27,7 @@ class Scored:
 
 
 def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
-    """Decode and score a split at each beam; predictions and the record go into the run's folder."""
+    """Decode and score a split at each beam; save predictions and record in the run's folder."""
     refuse_links(folder_of(run.path))  # before the work, not after it
     items = run.items(split)
     for beam in beams:
@@ -42,20 +42,19 @@ def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
 def score_against(
     run: Run, against: Path | None, split: str, beams: Sequence[int], *, others_sets: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The records of a split at each beam; with `against`, tests for a difference to that run beside them.
+    """The records of a split at each beam; with `against`, tests for a difference to that run in each record.
 
-    `others_sets` are overrides for that run: where its data is now, say.
+    `others_sets` are overrides for that run, such as the place of its data.
     """
-    group = run.group
     scored = list(score_run(run, split, beams))
     results = [one.record for one in scored]
     if against is None:
         return results
-    # A length power belongs to the run it was asked for: the other one is searched as its own recipe says.
-    other = open_run(against, others_sets, group)
+    # Overrides of the search belong to one run: the other one is searched as its own recipe says.
+    other = open_run(against, others_sets, run.group)
     pairs = list(zip(scored, score_run(other, split, beams), strict=True))
     # The tests take a while, and one process is enough for them.
-    tests = group.first(lambda: [compare(run, a, other, b) for a, b in pairs])
+    tests = run.group.first(lambda: [compare(run, a, other, b) for a, b in pairs])
     return [{**result, "against": test} for result, test in zip(results, tests, strict=True)]
 
 
@@ -69,12 +68,9 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
     if [_reference(item) for item in ours.items] != [_reference(item) for item in theirs.items]:
         raise DataError(f"{run.path} and {other.path}: scored on other sentences; the same ones are needed")
     if isinstance(run.task, Parsing) and isinstance(other.task, Parsing):
-        counts = [
-            one.task.counts(scored.items, scored.evaluation.outputs)
-            for one, scored in ((run, ours), (other, theirs))
-            if isinstance(one.task, Parsing)
-        ]
-        tests = compare_attachment(*counts, punctuation=run.task.punctuation)
+        counts = run.task.counts(ours.items, ours.evaluation.outputs)
+        others = other.task.counts(theirs.items, theirs.evaluation.outputs)
+        tests = compare_attachment(counts, others, punctuation=run.task.punctuation)
     else:
         references = [item.reference for item in ours.items]
         tests = compare_bleu(ours.texts, theirs.texts, references, metric=ours.record["metric"])
@@ -88,30 +84,25 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
 
 
 def show_scores(results: Sequence[dict[str, Any]]) -> None:
-    """A table of what `score_against` gave: a row per beam, the signature below."""
-    first = results[0]
-    tests = list(first["against"]["p_values"]) if "against" in first else []
-    headers = ["beam", *first["scores"], "unfinished", "dead"]
-    headers += [f"{name} {first['against']['run']}" for name in tests] + [f"p ({name})" for name in tests]
-    rows = []
+    """Print a table of the results of `score_against`: a row per beam, the signature below."""
+    first, rows = results[0], []
     for result in results:
-        row = [str(result["test_beam"]), *(f"{value:.2f}" for value in result["scores"].values())]
-        row += [str(result["unfinished"]), str(result["dead"])]
-        if "against" in result:
-            other = result["against"]
-            row += [f"{other['scores'][name]:.2f}" for name in tests]
-            row += [f"{other['p_values'][name]:.4f}" for name in tests]
+        row = {"beam": str(result["test_beam"]), **{name: f"{value:.2f}" for name, value in result["scores"].items()}}
+        row |= {"unfinished": str(result["unfinished"]), "dead": str(result["dead"])}
+        if other := result.get("against"):
+            row |= {f"{name} {other['run']}": f"{other['scores'][name]:.2f}" for name in other["p_values"]}
+            row |= {f"p ({name})": f"{value:.4f}" for name, value in other["p_values"].items()}
         rows.append(row)
-    table(headers, rows, title=f"{first['system']}, {first['task']}, {first['split']}")
+    title = f"{first['system']}, {first['task']}, {first['split']}"
+    table(list(rows[0]), [list(row.values()) for row in rows], title=title)
     print(signature_line(first))
-    for name in tests:
-        print(f"p ({name}): {first['against']['tests'][name]}")
+    for name, test in first.get("against", {"tests": {}})["tests"].items():
+        print(f"p ({name}): {test}")
 
 
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
-    folder = run.folder
+    folder, predictions = run.folder, run.folder / PREDICTIONS
     refuse_links(folder)
-    predictions = folder / PREDICTIONS
     power = f".power{record['length_power']:g}" if record["length_power"] else ""
     stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
     with writing(folder, "evaluate saves its results there"):

@@ -31,14 +31,8 @@ from argbeam.training.loop import Trainer
 from argbeam.training.state import Position, model_tensors
 
 # Settings that may differ when a run is resumed: they do not change what is learnt.
-_FREE_TO_CHANGE = (
-    "runtime.device",
-    "runtime.threads",
-    "runtime.checkpoint_every",
-    "runtime.store",
-    "runtime.not_finite_limit",
-    "runtime.tensorboard",
-)
+_RUNTIME = ("device", "threads", "checkpoint_every", "store", "not_finite_limit", "tensorboard")
+_FREE_TO_CHANGE = tuple(f"runtime.{key}" for key in _RUNTIME)
 
 
 def train(
@@ -68,14 +62,9 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     for line in found.rejected:
         yield Notice(f"{line}; ignored, the checkpoint before it is used")
     resumed = found.checkpoint
-    start = open_trained(Path(recipe.start), "cpu") if recipe.start and resumed is None else None
-    assets: examples.Assets | None = None
-    if resumed is not None:
-        assets = task_of(recipe, resumed).assets
-    elif start is not None:
-        _check_start(recipe, start.recipe)
-        assets = start.task.assets
-    data = yield from _training_data(recipe, folder, assets, group)
+    start = _start(recipe) if recipe.start and resumed is None else None
+    task = task_of(recipe, resumed) if resumed else start.task if start else None
+    data = yield from _training_data(recipe, folder, task.assets if task else None, group)
     dev = data.task.read("dev").items
     check_lengths(dev, most=recipe.decode.max_words, where="dev")
     model = build_model(recipe, data.task)
@@ -88,13 +77,13 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
         data.examples,
         dev,
         device,
-        position=Position() if resumed is None else position_of(resumed),
-        resumed={} if resumed is None else resumed.tensors,
+        position=position_of(resumed) if resumed else Position(),
+        resumed=resumed.tensors if resumed else {},
         stop_asked=stop_asked,
         group=group,
     )
     _record_start(folder, trainer, _started(trainer, data), resumed=resumed is not None)
-    if resumed is not None:
+    if resumed:
         yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
     yield Notice(f"{len(data.examples):,} training sentences, {len(dev):,} dev sentences")
     if data.left_out:
@@ -137,12 +126,14 @@ def _check_same(recipe: Recipe, folder: Path) -> None:
         raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
 
 
-def _check_start(recipe: Recipe, before: Recipe) -> None:
-    """The run that `start` names must read the same text with the same network."""
-    changed = [line for line in difference(before, recipe) if line.startswith(("task.", "model.", "text."))]
+def _start(recipe: Recipe) -> Run:
+    """The run that `start` names; it must read the same text with the same network."""
+    run = open_trained(Path(recipe.start), "cpu")
+    changed = [line for line in difference(run.recipe, recipe) if line.startswith(("task.", "model.", "text."))]
     changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
     if changed:
         raise ConfigError(f"start = {recipe.start}: that run differs in {in_short(changed)}")
+    return run
 
 
 def _training_data(
