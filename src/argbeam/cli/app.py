@@ -198,11 +198,10 @@ def reproduce(
 ) -> None:
     """Train and score what the paper's tables need, and compare with them. Resumes after a stop."""
     from argbeam.reports.progress import note
-    from argbeam.reproduce.campaign import ReproduceRequest, prepare_campaign, run_campaign, show_plan
+    from argbeam.reproduce.campaign import prepare_campaign, run_campaign, show_plan
 
     _refuse_group("reproduce")
-    request = ReproduceRequest(tuple(tables or ()), data, out, seeds, tuple(sets or ()))
-    campaign = prepare_campaign(request)
+    campaign = prepare_campaign(tables or (), data=data, out=out, seeds=seeds, sets=sets or ())
     for line in campaign.notes:
         note(line)
     if dry_run:
@@ -210,7 +209,7 @@ def reproduce(
         return
     signal = run_campaign(campaign, jobs)
     if signal:
-        again = ["reproduce", *request.tables, "--data", data, "--out", out, "--seeds", seeds]
+        again = ["reproduce", *(tables or ()), "--data", data, "--out", out, "--seeds", seeds]
         _stopped([*again, *(["--jobs", jobs] if jobs else []), *_options(sets)], signal)
 
 

@@ -34,7 +34,6 @@ from argbeam.reproduce.runner import Show, Step, find_machine, run_steps
 from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, parse_recipe, read_recipe_json, recipe_to_toml
-from argbeam.settings.shipped import shipped_recipes
 
 # Batch, source, target, vocabulary, layers, hidden: the translation recipe's shape, and one for the generated corpus.
 _SHAPE, _SMALL_SHAPE = (64, 24, 24, 22822, 1, 256), (16, 12, 12, 1000, 1, 48)
@@ -44,23 +43,12 @@ _STATUS_EVERY, _LINE_EVERY = 2.0, 30.0
 
 
 @dataclass(frozen=True)
-class ReproduceRequest:
-    """The arguments of the command. No tables: all whose corpora are there."""
-
-    tables: tuple[str, ...]
-    data: str
-    out: Path
-    seeds: int
-    sets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Campaign:
-    """A request made ready: its plan, its corpora, the arguments of the timing step (empty: none), and notes."""
+    """A command made ready: its plan, its corpora, the arguments of the timing step (empty: none), and notes."""
 
     out: Path
     plan: RunPlan
-    corpora: dict[str, Corpus]
+    corpora: tuple[Corpus, ...]
     timing: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -77,48 +65,46 @@ class Campaign:
         return runs_left(self.plan, trained=trained, scored=scored)
 
 
-def prepare_campaign(request: ReproduceRequest) -> Campaign:
-    """Choose tables, find their corpora, plan. Errors of the request are raised here, before anything runs."""
+def prepare_campaign(
+    tables: Sequence[str], *, data: str, out: Path, seeds: int = 1, sets: Sequence[str] = ()
+) -> Campaign:
+    """Find the corpora and plan the tables; none: all whose corpora are there. Errors come before anything runs."""
     names = [*(one.name for one in EXPERIMENTS), TIMING]
-    for name in request.tables:
+    for name in tables:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(f"{name}: no such table; {hint}accepted: {', '.join(names)}")
-    if request.data != GENERATED and not Path(request.data).is_dir():
-        raise ConfigError(f"--data {request.data}: no such folder; a folder of corpora, or {GENERATED}, is expected")
-    out = request.out.resolve()
-    found = find_corpora(request.data, out / DATA)
-    chosen = [one for one in EXPERIMENTS if not request.tables or one.name in request.tables]
+    if data != GENERATED and not Path(data).is_dir():
+        raise ConfigError(f"--data {data}: no such folder; a folder of corpora, or {GENERATED}, is expected")
+    out = out.resolve()
+    found = find_corpora(data, out / DATA)
+    chosen = [one for one in EXPERIMENTS if not tables or one.name in tables]
     absent = [one for one in chosen if one.corpus not in found.corpora]
-    if absent and (request.tables or len(absent) == len(chosen)):
+    if absent and (tables or len(absent) == len(chosen)):
         lines = "; or ".join(found.missing[absent[0].corpus])
-        raise ConfigError(f"{absent[0].name}: no corpus for it under {request.data}: {lines}")
-    experiments = [one for one in chosen if one not in absent]
+        raise ConfigError(f"{absent[0].name}: no corpus for it under {data}: {lines}")
     plan = make_plan(
-        experiments,
+        [one for one in chosen if one not in absent],
         found.corpora,
-        seeds=range(1, request.seeds + 1),
-        recipes=shipped_recipes(),
+        seeds=range(1, seeds + 1),
         folder=out / RUNS,
-        sets=request.sets,
+        sets=sets,
     )
-    corpora = {one.corpus: found.corpora[one.corpus] for one in experiments}
-    timing = _timing(request, out / TIMING_FILE) if not request.tables or TIMING in request.tables else ()
-    campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found, plan)))
+    corpora = tuple(found.corpora[kind] for kind in dict.fromkeys(one.corpus for one in chosen if one not in absent))
+    timing = _timing(data, sets, out / TIMING_FILE) if not tables or TIMING in tables else ()
+    campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found)))
     _check_recipes(campaign)
     return campaign
 
 
 def show_plan(campaign: Campaign) -> None:
     """The plan as a table, with the state of each run."""
-    left, summaries = campaign.left(), campaign.summaries()
+    left, found = campaign.left(), campaign.summaries()
     rows = []
     for run in campaign.plan.runs:
-        scorings = ", ".join(map(str, run.scorings)) or "-"
-        rows.append(
-            [run.name, run.origin, run.start or "-", scorings, _state(campaign, run, summaries[run.name], left)]
-        )
+        scorings, state = ", ".join(map(str, run.scorings)), _state(campaign, run, found[run.name], left)
+        rows.append([run.name, run.origin, run.start or "-", scorings or "-", state])
     if campaign.timing:
         state = "done" if (campaign.out / TIMING_FILE).exists() else "to do, alone"
         rows.append([TIMING, "argbeam bench", "-", "-", state])
@@ -132,7 +118,7 @@ def run_campaign(campaign: Campaign, jobs: int) -> int:
     """Run what is left and write the report; return the signal that stopped it, or 0."""
     out = campaign.out
     with lock_folder(out, doing="reproducing into this folder"):
-        for corpus in campaign.corpora.values():
+        for corpus in campaign.corpora:
             prepare_corpus(corpus, out / DATA)
         _write_plan(campaign)
         steps, machine = _steps(campaign), find_machine(jobs)
@@ -214,21 +200,19 @@ def watching(campaign: Campaign, left: Collection[str]) -> Iterator[Show]:
         yield show
 
 
-def _notes(chosen: Sequence[Experiment], found: FoundCorpora, plan: RunPlan) -> Iterator[str]:
+def _notes(chosen: Sequence[Experiment], found: FoundCorpora) -> Iterator[str]:
     for kind in dict.fromkeys(one.corpus for one in chosen):
         corpus = found.corpora.get(kind)
         tables = ", ".join(one.name for one in chosen if one.corpus == kind)
         yield f"{tables}: {corpus.name}" if corpus else f"{tables}: left out, no corpus found"
         yield from (f"  {line}" for line in (*found.missing.get(kind, ()), *(corpus.notes if corpus else ())))
-    if plan.left_out:
-        yield f"no recipe yet, left out of the tables: {', '.join(plan.left_out)}"
 
 
-def _timing(request: ReproduceRequest, path: Path) -> tuple[str, ...]:
-    settings = dict(one.split("=", 1) for one in request.sets if "=" in one)
-    device = next((value for key, value in settings.items() if key.strip() == "runtime.device"), "auto")
-    shape, rounds = (_SMALL_SHAPE, _SMALL_ROUNDS) if request.data == GENERATED else (_SHAPE, _ROUNDS)
-    return ("time", str(path), device.strip().strip('"'), str(rounds), *map(str, shape))
+def _timing(data: str, sets: Sequence[str], path: Path) -> tuple[str, ...]:
+    asked = [value for key, _, value in (one.partition("=") for one in sets) if key.strip() == "runtime.device"]
+    device = asked[-1].strip().strip('"') if asked else "auto"
+    shape, rounds = (_SMALL_SHAPE, _SMALL_ROUNDS) if data == GENERATED else (_SHAPE, _ROUNDS)
+    return ("time", str(path), device, str(rounds), *map(str, shape))
 
 
 def _steps(campaign: Campaign) -> list[Step]:
@@ -258,20 +242,18 @@ def _state(campaign: Campaign, run: PlannedRun, found: RunSummary, left: Collect
 def _check_recipes(campaign: Campaign) -> None:
     """Refuse a folder whose runs were made by another recipe than the planned one.
 
-    Once a run is finished, or passed on, its files may lie elsewhere, and settings that its results do not depend on
-    may differ.
+    The data of a run that is finished, here or elsewhere, may have moved, and settings that its results do not depend
+    on may differ.
     """
-    passed_on = campaign.summaries()
+    found = campaign.summaries()
     for run in campaign.plan.runs:
         folder = campaign.run_folder(run.name)
-        if (folder / RECIPE).exists():
-            before = read_recipe_json(folder / RECIPE)
-            finished = is_trained(folder)
-        elif passed_on[run.name].recipe:
-            before, finished = parse_recipe(passed_on[run.name].recipe, where=run.name), True
-        else:
+        begun = (folder / RECIPE).exists()
+        if not begun and not found[run.name].recipe:
             continue
-        free = ("runtime.", "data.", "start", "decode.batch") if finished else ("runtime.",)
+        before = read_recipe_json(folder / RECIPE) if begun else parse_recipe(found[run.name].recipe, where=run.name)
+        going_on = begun and not is_trained(folder)
+        free = ("runtime.",) if going_on else ("runtime.", "data.", "start", "decode.batch")
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
             fix = "choose another --out, or remove this folder and the run is made again"

@@ -90,26 +90,18 @@ def prepare_corpus(corpus: Corpus, folder: Path) -> None:
     write_atomic(last, json.dumps({"from": corpus.prepare, **counts, "left_out": found.left_out}).encode())
 
 
+# Small models on a small corpus: all of it in minutes on a CPU.
+_SMALL = """
+    text.min_count=1 text.fold_digits=false model.vectors="" model.layers=1 model.hidden=48 model.embedding=32
+    stages.*.epochs=3 stages.*.first_epoch_by_length=false stages.*.optimizer.encoder=0.05
+    stages.*.optimizer.decoder=0.05 stages.*.optimizer.output=0.2 stages.bso.loss.epochs_per_beam=1
+    decode.batch=128 runtime.threads=1
+"""
+
+
 def _generated() -> Corpus:
-    sizes = {"kind": "generated", "types": 300, "train": 2000, "dev": 100, "test": 200}
-    sets = (
-        _data(**sizes),
-        "text.min_count=1",
-        "text.fold_digits=false",
-        'model.vectors=""',
-        "model.layers=1",
-        "model.hidden=48",
-        "model.embedding=32",
-        "stages.*.epochs=3",
-        "stages.*.first_epoch_by_length=false",
-        "stages.*.optimizer.encoder=0.05",
-        "stages.*.optimizer.decoder=0.05",
-        "stages.*.optimizer.output=0.2",
-        "stages.bso.loss.epochs_per_beam=1",
-        "decode.batch=128",
-        "runtime.threads=1",
-    )
-    return Corpus(GENERATED, sets, 2000)
+    data = _data(kind="generated", types=300, train=2000, dev=100, test=200)
+    return Corpus(GENERATED, (data, *_SMALL.split()), 2000)
 
 
 def _ud(root: Path, prepared: Path) -> Corpus:

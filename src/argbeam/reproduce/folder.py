@@ -45,11 +45,10 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """Content of plan.json: the runs and tables of all plans, and the recipes that the newest lacks."""
+    """Content of plan.json: the runs and tables of all plans."""
 
     runs: tuple[RunRecord, ...]
     tables: tuple[PlannedTable, ...]
-    left_out: tuple[str, ...]
 
 
 def plan_record(plan: RunPlan, before: PlanRecord | None = None) -> PlanRecord:
@@ -58,7 +57,7 @@ def plan_record(plan: RunPlan, before: PlanRecord | None = None) -> PlanRecord:
     runs |= {run.name: RunRecord(run.name, run.origin, run.start) for run in plan.runs}
     tables = {table.name: table for table in before.tables} if before else {}
     tables |= {table.name: _with_seeds_of(tables.get(table.name), table) for table in plan.tables}
-    return PlanRecord(tuple(runs.values()), tuple(tables.values()), plan.left_out)
+    return PlanRecord(tuple(runs.values()), tuple(tables.values()))
 
 
 def _with_seeds_of(before: PlannedTable | None, table: PlannedTable) -> PlannedTable:
@@ -86,9 +85,8 @@ def read_plan(path: Path) -> PlanRecord:
     known = {run.name for run in record.runs}
     named = [run.start for run in record.runs if run.start]
     named += [run for table in record.tables for row in table.rows for run in row.runs]
-    for name in named:
-        if name not in known:
-            raise damaged(path, f"{json.dumps(name)} is none of its runs", _FIX_PLAN)
+    for name in set(named) - known:
+        raise damaged(path, f"{json.dumps(name)} is none of its runs", _FIX_PLAN)
     return record
 
 

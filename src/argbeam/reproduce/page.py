@@ -164,8 +164,6 @@ def runs_table(results: Results) -> Table:
     total = sum(run.seconds for run in results.runs.values()) / 60
     seeds = ", ".join(f"{one:,.1f}" for one in minutes.values())
     notes = [f"Training took {total:,.1f} minutes, as the sum over runs; seed by seed {seeds}."]
-    if results.left_out:
-        notes.append(f"Without a recipe, and so not here: {', '.join(results.left_out)}.")
     return Table("Runs", ["run", "recipe", "started from", "epoch kept", "seconds", "device"], rows, notes)
 
 

@@ -16,6 +16,7 @@ from argbeam.reproduce.experiments import Experiment, System
 from argbeam.reproduce.paper import BEAMS
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe, parse_recipe
+from argbeam.settings.shipped import shipped_recipes
 
 PRETRAIN = "pretrain"
 _ALL_STAGES = "*"
@@ -87,11 +88,10 @@ class PlannedTable:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Runs, dependencies first, the tables they are for, and the recipes of rows that are not shipped."""
+    """Runs, dependencies first, and the tables they are for."""
 
     runs: tuple[PlannedRun, ...]
     tables: tuple[PlannedTable, ...]
-    left_out: tuple[str, ...]
 
 
 def make_plan(
@@ -99,45 +99,39 @@ def make_plan(
     corpora: Mapping[str, Corpus],
     *,
     seeds: Sequence[int],
-    recipes: Mapping[str, Path],
     folder: Path,
     sets: Sequence[str] = (),
 ) -> RunPlan:
     """Plan experiments whose corpora are there. `folder` is for the runs; `sets` overrides every recipe."""
     runs: dict[str, PlannedRun] = {}
     used: set[str] = set()
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: dict[str, dict[str, PlannedRow]] = {one.name: {} for one in experiments}
     # Seed by seed: a stop leaves whole tables of the first seeds, not parts of tables with all of them.
     for seed in seeds:
         for experiment in experiments:
             corpus = corpora[experiment.corpus]
             for system in experiment.systems:
-                if system.recipe not in recipes:
-                    continue
-                recipe, applied = _recipe(system, recipes[system.recipe], corpus, seed, sets)
+                scoring = Scoring(experiment.split, powers=POWERS if system.by_length else (), stop=system.stop)
+                recipe, applied = _recipe(system, corpus, seed, sets)
                 used |= applied
-                added = _split(system, recipe, corpus, folder, _scoring(system, experiment.split))
+                added = _split(system, recipe, corpus, folder, scoring)
                 for run in added:
                     runs[run.name] = _merge(runs.get(run.name), run)
-                rows.setdefault((experiment.name, system.label), []).append(added[-1].name)
-    _check_sets(sets, used if runs else set(sets))
-    tables = tuple(
+                row = rows[experiment.name].setdefault(system.label, PlannedRow(system.label, (), scoring))
+                rows[experiment.name][system.label] = replace(row, runs=(*row.runs, added[-1].name))
+    _check_sets(sets, used if runs else sets)
+    tables = (
         PlannedTable(
             one.name,
             one.title,
             corpora[one.corpus].name,
             one.split,
             one.references,
-            tuple(
-                PlannedRow(system.label, tuple(rows[one.name, system.label]), _scoring(system, one.split))
-                for system in one.systems
-                if system.recipe in recipes
-            ),
+            tuple(rows[one.name].values()),
         )
         for one in experiments
     )
-    absent = dict.fromkeys(system.recipe for one in experiments for system in one.systems)
-    return RunPlan(tuple(runs.values()), tables, tuple(recipe for recipe in absent if recipe not in recipes))
+    return RunPlan(tuple(runs.values()), tuple(tables))
 
 
 def runs_left(
@@ -183,12 +177,9 @@ def _check_sets(sets: Sequence[str], used: Collection[str]) -> None:
             raise ConfigError(f"--set {override}: no recipe of these tables has that stage")
 
 
-def _scoring(system: System, split: str) -> Scoring:
-    return Scoring(split, powers=POWERS if system.by_length else (), stop=system.stop)
-
-
-def _recipe(system: System, path: Path, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:
+def _recipe(system: System, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:
     """The system's recipe on the corpus, and those of `sets` that apply to it."""
+    path = shipped_recipes()[system.recipe]
     plain = load_recipe(path)
     # A corpus's overrides are for many recipes: those without a key in this recipe are skipped.
     over = [one for one in _for_stages(corpus.sets, plain) if _has_key(plain.model_dump(), one)]

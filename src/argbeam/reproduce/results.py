@@ -131,7 +131,6 @@ class Results:
     planned: dict[str, RunRecord]
     runs: dict[str, RunSummary]
     timing: Timing | None
-    left_out: tuple[str, ...]
 
     def seconds(self, run: str) -> float:
         """Training time of a run and of the run it started from."""
@@ -147,7 +146,7 @@ def read_results(out: Path) -> Results:
     tables = [_table(table, runs) for table in plan.tables]
     path, fix = out / TIMING_FILE, "remove it, and `argbeam reproduce timing` measures again"
     timing = parse_json(path.read_bytes(), Timing, path, fix) if path.exists() else None
-    return Results(tuple(one for one in tables if one is not None), planned, runs, timing, plan.left_out)
+    return Results(tuple(one for one in tables if one is not None), planned, runs, timing)
 
 
 def _table(table: PlannedTable, runs: dict[str, RunSummary]) -> TableResult | None:

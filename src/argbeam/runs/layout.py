@@ -63,11 +63,6 @@ def is_trained(folder: Path) -> bool:
     return any((folder / MODEL).glob("*.safetensors"))
 
 
-def is_made_here(folder: Path) -> bool:
-    """Whether a run is or was trained in this folder; a copy of its records has no lock file."""
-    return (folder / LOCK).exists()
-
-
 def refuse_links(folder: Path) -> None:
     """Refuse symbolic links under a run's names. The folder itself may be a link: the user asked for that one."""
     for name in NAMES:

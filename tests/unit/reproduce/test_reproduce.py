@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ import torch
 from argbeam.decoding.length_power import POWERS
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.files import read_records
-from argbeam.reproduce.campaign import ReproduceRequest, prepare_campaign, run_campaign, show_plan, work_done
+from argbeam.reproduce.campaign import Campaign, prepare_campaign, run_campaign, show_plan, work_done
 from argbeam.reproduce.corpora import prepare_corpus
 from argbeam.reproduce.folder import read_scores, write_summaries
 from argbeam.reproduce.results import read_results
@@ -45,8 +46,8 @@ SMALL = (
 )
 
 
-def request(out: Path, *tables: str) -> ReproduceRequest:
-    return ReproduceRequest(tables, "generated", out, 1, SMALL)
+def prepare(out: Path, *tables: str, sets: Sequence[str] = ()) -> Campaign:
+    return prepare_campaign(tables, data="generated", out=out, sets=[*SMALL, *sets])
 
 
 def start(out: Path, *tables: str) -> subprocess.Popen[bytes]:
@@ -101,24 +102,21 @@ def test_a_reproduction_killed_and_stopped_ends_as_one_that_was_not(tmp_path: Pa
     assert [(row.label, list(row.by_seed)) for row in table.rows] == [("cost 0/1", [0]), ("cost 1-SB", [0])]
 
 
-def test_what_is_done_is_shown_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """seq2seq is made by hand as its planned recipe says; the plan then shows it as trained, and no other run."""
-    campaign = prepare_campaign(request(tmp_path / "out", "word_ordering"))
-    run = campaign.plan.runs[0]
-    finish(run.recipe, tmp_path / "out" / "runs" / run.name)
+def states(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The last column of the plan by run."""
+    capsys.readouterr()
     show_plan(campaign)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{len(campaign.plan.runs)} runs under {tmp_path / 'out' / 'runs'}"
-    states = {line.split()[0]: line.rpartition("  ")[2].strip() for line in lines[2 : 2 + len(campaign.plan.runs)]}
-    assert states.pop(run.name) == "trained, 1 to score"
-    assert set(states.values()) == {"to do"}
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    count = len(campaign.plan.runs) + bool(campaign.timing)
+    assert title == f"{count} runs under {campaign.out / 'runs'}"
+    return {line.split()[0]: line.rpartition("  ")[2].strip() for line in lines[:count]}
 
 
-def test_records_that_are_passed_on_are_not_made_again(
+def test_what_is_done_here_or_passed_on_is_not_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """runs.jsonl and the plan of a folder where seq2seq and the pre-training are done, copied to another folder:
-    seq2seq is done there too. Pre-training has to be made again, as there is no model to start from."""
+    """seq2seq and the pre-training are done. With runs.jsonl and the plan in another folder, seq2seq is done there too;
+    pre-training has to be made again, as there is no model to start from."""
     steps: list[Step] = []
 
     def no_steps(given: list[Step], *_: object) -> StepsOutcome:
@@ -127,22 +125,24 @@ def test_records_that_are_passed_on_are_not_made_again(
 
     monkeypatch.setattr("argbeam.reproduce.campaign.run_steps", no_steps)
     first, second = tmp_path / "first", tmp_path / "second"
-    campaign = prepare_campaign(request(first, "word_ordering", "timing"))
+    campaign = prepare(first, "word_ordering", "timing")
     with pytest.raises(ArgbeamError, match=r"steps failed; the first: .*: not now \(.*\.log\)$"):
         run_campaign(campaign, 1)
     runs = campaign.plan.runs
     done, pretrain = runs[1], next(run for run in runs if "pretrain" in run.name)
     for run in (done, pretrain):
         finish(run.recipe, first / "runs" / run.name)
+    others = dict.fromkeys((run.name for run in runs if run not in (done, pretrain)), "to do")
+    trained = {**others, done.name: "trained, 1 to score", pretrain.name: "done", "timing": "to do, alone"}
+    assert states(campaign, capsys) == trained
     score_planned(first / "runs" / done.name, done.scorings)
+    assert states(campaign, capsys) == {**trained, done.name: "done"}
     write_summaries(first)
     second.mkdir()
     for name in ("plan.json", "runs.jsonl"):
         shutil.copy(first / name, second / name)
-    campaign = prepare_campaign(request(second, "word_ordering", "timing"))
-    show_plan(campaign)
-    states = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert states[done.name].endswith("done, model elsewhere") and states[pretrain.name].endswith("to do")
+    campaign = prepare(second, "word_ordering", "timing")
+    assert states(campaign, capsys) == {**trained, done.name: "done, model elsewhere", pretrain.name: "to do"}
     left = {run.name for run in runs} - {done.name}
     assert work_done(campaign, left) == (done.work, sum(run.work for run in runs))
     with pytest.raises(ArgbeamError, match=r"steps failed"):
@@ -156,7 +156,7 @@ def test_records_that_are_passed_on_are_not_made_again(
 
 def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: Path) -> None:
     """Of the powers tried, the best on dev is the one that test is scored with."""
-    campaign = prepare_campaign(request(tmp_path / "out", "translation"))
+    campaign = prepare(tmp_path / "out", "translation")
     run = next(run for run in campaign.plan.runs if run.name.startswith("translation-seq2seq"))
     folder = tmp_path / "run"
     finish(run.recipe, folder)
@@ -176,7 +176,7 @@ def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: P
 
 def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -> None:
     """The sentences' counts of right heads, added up, are the scores of the record."""
-    campaign = prepare_campaign(request(tmp_path / "out", "parsing"))
+    campaign = prepare(tmp_path / "out", "parsing")
     run = campaign.plan.runs[0]
     finish(run.recipe, tmp_path / "run")
     score_planned(tmp_path / "run", run.scorings)
@@ -193,20 +193,19 @@ def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -
 
 
 def test_one_process_reproduces_into_a_folder(tmp_path: Path) -> None:
-    campaign = prepare_campaign(request(tmp_path, "costs"))
+    campaign = prepare(tmp_path, "costs")
     with lock_folder(tmp_path, doing="here"), pytest.raises(ArgbeamError) as error:
         run_campaign(campaign, 1)
     assert str(error.value) == f"{tmp_path}: another process is reproducing into this folder"
 
 
 def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
-    first = prepare_campaign(request(tmp_path / "out", "word_ordering"))
-    run = first.plan.runs[0]
+    run = prepare(tmp_path / "out", "word_ordering").plan.runs[0]
     folder = tmp_path / "out" / "runs" / run.name
-    finish(run.recipe, folder)
-    other = ReproduceRequest(("word_ordering",), "generated", tmp_path / "out", 1, (*SMALL, "model.dropout=0.5"))
+    folder.mkdir(parents=True)
+    (folder / "recipe.json").write_text(run.recipe.model_dump_json(), encoding="utf-8")
     with pytest.raises(ConfigError) as error:
-        run_campaign(prepare_campaign(other), 1)
+        prepare(tmp_path / "out", "word_ordering", sets=["model.dropout=0.5"])
     assert str(error.value) == (
         f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5; choose another --out, or remove this folder and "
         "the run is made again"
@@ -228,7 +227,7 @@ def test_runs_share_a_device_as_far_as_its_memory_goes(
 
 def test_an_unknown_table_names_the_nearest_and_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        prepare_campaign(request(tmp_path, "pasing"))
+        prepare(tmp_path, "pasing")
     assert str(error.value) == (
         "pasing: no such table; did you mean parsing? accepted: word_ordering, train_beam, parsing, translation, "
         "costs, translation_beam, stops, tatoeba, timing"
@@ -237,21 +236,21 @@ def test_an_unknown_table_names_the_nearest_and_all(tmp_path: Path) -> None:
 
 def test_a_table_asked_for_without_its_corpus_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        prepare_campaign(ReproduceRequest(("tatoeba",), str(tmp_path), tmp_path, 1))
+        prepare_campaign(["tatoeba"], data=str(tmp_path), out=tmp_path)
     assert str(error.value) == (
         f"tatoeba: no corpus for it under {tmp_path}: Tatoeba German to English: tatoeba-de-en/train.tsv, "
         "tatoeba-de-en/dev.tsv, tatoeba-de-en/test.tsv not found; from www.manythings.org/anki and tatoeba.org; "
         "CC BY 2.0"
     )
     with pytest.raises(ConfigError, match=r"^word_ordering: no corpus for it under .*LDC99T42.*; or Universal"):
-        prepare_campaign(ReproduceRequest((), str(tmp_path), tmp_path, 1))
+        prepare_campaign([], data=str(tmp_path), out=tmp_path)
     with pytest.raises(ConfigError, match=r"no such folder; a folder of corpora, or generated, is expected$"):
-        prepare_campaign(ReproduceRequest((), str(tmp_path / "no"), tmp_path, 1))
+        prepare_campaign([], data=str(tmp_path / "no"), out=tmp_path)
 
 
 def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
     write_iwslt(tmp_path / "data" / "de-en")
-    campaign = prepare_campaign(ReproduceRequest((), str(tmp_path / "data"), tmp_path / "out", 2))
+    campaign = prepare_campaign([], data=str(tmp_path / "data"), out=tmp_path / "out", seeds=2)
     assert [table.name for table in campaign.plan.tables] == ["translation", "costs", "translation_beam", "stops"]
     assert "word_ordering, train_beam: left out, no corpus found" in campaign.notes
     assert any("LDC99T42" in line for line in campaign.notes)
@@ -261,12 +260,12 @@ def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
 def test_a_prepared_corpus_is_written_once_for_all_runs(tmp_path: Path) -> None:
     lines = "".join(f"Satz {number}\n" for number in range(46))
     write_iwslt(tmp_path / "data", lines, lines)
-    campaign = prepare_campaign(ReproduceRequest(("costs",), str(tmp_path / "data"), tmp_path / "out", 1))
-    prepare_corpus(campaign.corpora["translation"], campaign.out / "data")
+    campaign = prepare_campaign(["costs"], data=str(tmp_path / "data"), out=tmp_path / "out")
+    prepare_corpus(campaign.corpora[0], campaign.out / "data")
     folder = tmp_path / "out" / "data" / "iwslt14"
     counts = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.*n")}
     assert counts == {"train.en": 44, "dev.en": 2, "test.en": 5, "prepared.json": 1}
     assert campaign.plan.runs[0].recipe.data.model_dump()["root"] == str(folder)
     prepared.cache_clear()
     (tmp_path / "data" / "train.tags.de-en.de").unlink()
-    prepare_corpus(campaign.corpora["translation"], campaign.out / "data")  # nothing is read again
+    prepare_corpus(campaign.corpora[0], campaign.out / "data")  # nothing is read again

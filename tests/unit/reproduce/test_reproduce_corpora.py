@@ -28,7 +28,7 @@ def touch(root: Path, *names: str) -> None:
 def recipe_on(corpus: Corpus, name: str) -> Recipe:
     """The recipe as it is planned on the corpus, its stages put together again."""
     experiment = Experiment("one", "One", "any", "test", (System("system", name),))
-    runs = make_plan([experiment], {"any": corpus}, seeds=[1], recipes=shipped_recipes(), folder=Path("runs")).runs
+    runs = make_plan([experiment], {"any": corpus}, seeds=[1], folder=Path("runs")).runs
     stages = {stage: settings for run in runs for stage, settings in run.recipe.stages.items()}
     return runs[-1].recipe.model_copy(update={"stages": stages, "start": ""})
 

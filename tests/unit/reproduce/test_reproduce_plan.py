@@ -27,7 +27,6 @@ def planned(*experiments: Experiment, seeds: int = 1, sets: tuple[str, ...] = ()
         experiments,
         DEMO,
         seeds=range(1, seeds + 1),
-        recipes=shipped_recipes(),
         folder=Path("runs"),
         sets=sets,
     )
@@ -80,14 +79,14 @@ def test_test_is_scored_for_tables_of_test_only() -> None:
     """No run of the paper's dev tables alone ever opens the test split."""
     corpora = find_corpora("generated", Path("data")).corpora
     dev = [one for one in EXPERIMENTS if one.split == "dev"]
-    plan = make_plan(dev, corpora, seeds=[1], recipes=shipped_recipes(), folder=Path("runs"))
+    plan = make_plan(dev, corpora, seeds=[1], folder=Path("runs"))
     assert {scoring.split for run in plan.runs for scoring in run.scorings} == {"dev"}
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_dependencies_come_before_dependants_in_the_plan_of_all_tables(seeds: int) -> None:
     corpora = find_corpora("generated", Path("data")).corpora
-    plan = make_plan(EXPERIMENTS, corpora, seeds=range(1, seeds + 1), recipes=shipped_recipes(), folder=Path("runs"))
+    plan = make_plan(EXPERIMENTS, corpora, seeds=range(1, seeds + 1), folder=Path("runs"))
     names = [run.name for run in plan.runs]
     assert len(set(names)) == len(names)
     for run in plan.runs:
@@ -143,12 +142,6 @@ def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
     assert [(run.recipe.seed, run.work) for run in left] == [
         (seed, work) for seed in (1, 2) for work in (100, 840, 380, 60)
     ]
-
-
-def test_rows_without_a_recipe_are_left_out_and_named() -> None:
-    plan = planned(experiment("a", SEQ2SEQ, System("XENT", "demo/none")))
-    assert [row.label for row in plan.tables[0].rows] == ["seq2seq"]
-    assert plan.left_out == ("demo/none",)
 
 
 def test_overrides_go_to_the_stages_that_there_are() -> None:

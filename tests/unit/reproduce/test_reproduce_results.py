@@ -76,7 +76,7 @@ def write_plan(out: Path, tables: list[dict[str, Any]], starts: dict[str, str] |
     names = dict.fromkeys(run for table in tables for row in table["rows"] for run in row["runs"])
     starts = starts or {}
     runs = [{"name": name, "origin": "x/y", "start": starts.get(name, "")} for name in [*names, *starts.values()]]
-    plan = {"tables": tables, "runs": runs, "left_out": ["translation/mrt"]}
+    plan = {"tables": tables, "runs": runs}
     write_atomic(out / "plan.json", json.dumps(plan).encode())
     return out
 
@@ -366,7 +366,6 @@ def test_runs_are_listed_with_their_time(ordering: Path) -> None:
     assert found.notes[0] == "Training took 9.0 minutes, as the sum over runs; seed by seed 6.0, 3.0."
     assert found.rows[2] == ["bso.s1", "x/y", "pretrain", "2 of 2", "90", "cpu"]
     assert found.rows[5] == ["conbso.s2", "x/y", "-", "-", "-", "-"]
-    assert "translation/mrt" in found.notes[1]
 
 
 def test_the_page_needs_no_other_file_and_no_run_folder(ordering: Path, tmp_path: Path) -> None:
@@ -389,7 +388,7 @@ def test_a_folder_without_a_plan_is_an_error(tmp_path: Path) -> None:
 
 
 RUN = {"name": "a", "origin": "x/y", "start": ""}
-NOTHING: dict[str, Any] = {"runs": [RUN], "tables": [], "left_out": []}
+NOTHING: dict[str, Any] = {"runs": [RUN], "tables": []}
 
 
 @pytest.mark.parametrize(
@@ -398,7 +397,7 @@ NOTHING: dict[str, Any] = {"runs": [RUN], "tables": [], "left_out": []}
         ("", "Invalid JSON: EOF while parsing a value at line 1 column 0"),
         ('{"runs": [', "Invalid JSON: EOF while parsing a list at line 1 column 10"),
         ("[]", "Input should be an object"),
-        ({"runs": [], "left_out": []}, "tables: Field required"),
+        ({"runs": []}, "tables: Field required"),
         ({**NOTHING, "runs": [RUN, {"origin": "x/y", "start": ""}]}, "runs.1.name: Field required"),
         ({**NOTHING, "runs": [{**RUN, "name": 5}]}, "runs.0.name: Input should be a valid string"),
         ({**NOTHING, "runs": [{**RUN, "start": "pre\ntrain"}]}, '"pre\\ntrain" is none of its runs'),
