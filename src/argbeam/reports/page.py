@@ -4,8 +4,7 @@ import base64
 from dataclasses import dataclass
 from pathlib import Path
 
-from argbeam.errors import ArgbeamError
-from argbeam.files import write_atomic
+from argbeam.files import write_atomic, writing
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,10 @@ def write_pages(page: Page, out: Path, name: str) -> list[Path]:
     source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     template = Template(source, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
     texts = {f"{name}.html": template.render(vars(page)), f"{name}.md": _markdown(page)}
-    try:
+    with writing(out, "--out takes a folder"):
         out.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             write_atomic(out / file, text.encode())
-    except OSError as error:
-        raise ArgbeamError(f"{out}: cannot be written: {error.strerror}; --out takes a folder") from None
     return [out / file for file in texts]
 
 

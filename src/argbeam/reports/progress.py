@@ -1,4 +1,4 @@
-"""What a user sees while training goes on, all of it on stderr."""
+"""Progress of training on stderr: a bar on a terminal, lines elsewhere."""
 
 import sys
 import time
@@ -9,30 +9,30 @@ from typing import Any
 from argbeam.settings import Recipe
 from argbeam.training.events import Event, Notice, Progress, Record
 
-# Seconds between two lines of progress where there is no terminal to draw a bar on.
-_LINE_EVERY = 30.0
+_LINE_EVERY = 30.0  # seconds between two lines of progress
 
 Show = Callable[[Event | Notice], None]
 
 
 def note(text: str) -> None:
-    """A line for the user that is no result. If nobody reads it any more, training must still be saved."""
+    """Print a line for the user that is no result. Training must be saved even if nobody reads it any more."""
     with suppress(BrokenPipeError):
         print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def training_display(recipe: Recipe, *, title: str = "") -> Iterator[Show]:
-    """Shows training's events: a bar where stderr is a terminal, lines where it is not."""
+    """A function that shows the events of training."""
+    prefix = f"{title}: " if title else ""
     if sys.stderr.isatty():
-        with _bar(recipe, title) as show:
+        with _bar(recipe, prefix) as show:
             yield show
     else:
-        yield _lines(title)
+        yield _lines(prefix)
 
 
 def epoch_line(values: dict[str, Any]) -> str:
-    """An epoch's record in a line."""
+    """The record of an epoch as a line."""
     parts = [f"{values['stage']}, epoch {values['epoch'] + 1}", f"loss {values['loss_per_word']:.3f} a word"]
     if "violations_per_word" in values:
         parts.append(f"beam {values['beam']}, {values['violations_per_word']:.3f} violations a word")
@@ -52,73 +52,58 @@ def epoch_line(values: dict[str, Any]) -> str:
 
 
 def stage_line(values: dict[str, Any]) -> str:
-    """A stage's record in a line."""
+    """The record of a stage as a line."""
     value = "" if values["value"] is None else f", dev {values['keep']} {values['value']:.2f}"
     return f"{values['stage']}: {values['epochs']} epochs, epoch {values['kept_epoch'] + 1} kept{value}"
 
 
-def _lines(title: str) -> Show:
-    prefix = f"{title}: " if title else ""
+def _text(event: Event | Notice) -> str:
+    """The line for an event; empty for progress and checkpoints."""
+    if isinstance(event, Record):
+        return epoch_line(event.values) if event.values["kind"] == "epoch" else stage_line(event.values)
+    return event.text if isinstance(event, Notice) else ""
+
+
+def _figures(event: Progress) -> list[str]:
+    search = [f"beam {event.beam}", f"{event.violations:.3f} violations/word"] if event.beam else []
+    speed = [f"{event.words_per_second:,.0f} words/s", f"{duration(event.seconds_left)} left"]
+    return [f"loss {event.loss:.3f}", *search, *speed]
+
+
+def _lines(prefix: str) -> Show:
     last = time.monotonic()
 
     def show(event: Event | Notice) -> None:
         nonlocal last
-        if isinstance(event, Notice):
-            note(f"{prefix}{event.text}")
-        elif isinstance(event, Record):
-            line = epoch_line if event.values["kind"] == "epoch" else stage_line
-            note(f"{prefix}{line(event.values)}")
-            last = time.monotonic()
-        elif isinstance(event, Progress) and time.monotonic() - last >= _LINE_EVERY:
-            note(f"{prefix}{_progress_line(event)}")
+        text = _text(event)
+        if isinstance(event, Progress) and time.monotonic() - last >= _LINE_EVERY:
+            text = "; ".join([f"{event.stage}, epoch {event.epoch + 1}", f"update {event.update:,}", *_figures(event)])
+        if text:
+            note(f"{prefix}{text}")
             last = time.monotonic()
 
     return show
 
 
-def _progress_line(event: Progress) -> str:
-    parts = [f"{event.stage}, epoch {event.epoch + 1}", f"update {event.update:,}", f"loss {event.loss:.3f} a word"]
-    if event.beam:
-        parts.append(f"beam {event.beam}, {event.violations:.3f} violations a word")
-    parts += [f"{event.words_per_second:,.0f} words/s", f"{duration(event.seconds_left)} left in the stage"]
-    return "; ".join(parts)
-
-
 @contextmanager
-def _bar(recipe: Recipe, title: str) -> Iterator[Show]:
+def _bar(recipe: Recipe, prefix: str) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True, markup=False, highlight=False)
-    prefix = f"{title}: " if title else ""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[figures]}"))
     with Bars(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(f"{prefix}{next(iter(recipe.stages))}", total=None, figures="")
 
         def show(event: Event | Notice) -> None:
-            if isinstance(event, Notice):
-                console.print(f"{prefix}{event.text}")
-            elif isinstance(event, Record) and event.values["kind"] == "epoch":
-                console.print(f"{prefix}{epoch_line(event.values)}")
-            elif isinstance(event, Record):
-                console.print(f"{prefix}{stage_line(event.values)}")
-            elif isinstance(event, Progress):
-                bars.update(
-                    bar,
-                    description=f"{prefix}{event.stage}, epoch {event.epoch + 1}",
-                    total=event.updates,
-                    completed=event.update,
-                    figures=_figures(event),
-                )
+            if isinstance(event, Progress):
+                stage, figures = f"{prefix}{event.stage}, epoch {event.epoch + 1}", "  ".join(_figures(event))
+                bars.update(bar, description=stage, total=event.updates, completed=event.update, figures=figures)
+            elif text := _text(event):
+                console.print(f"{prefix}{text}")
 
         yield show
-
-
-def _figures(event: Progress) -> str:
-    search = f"beam {event.beam}  {event.violations:.3f} viol/word  " if event.beam else ""
-    speed = f"{event.words_per_second:,.0f} words/s  {duration(event.seconds_left)} left"
-    return f"loss {event.loss:.3f}  {search}{speed}"
 
 
 def duration(seconds: float) -> str:

@@ -105,25 +105,20 @@ class RunRecords:
 
 def read_run_records(path: Path, *, fix: str) -> RunRecords:
     """Read records.jsonl. `fix` ends each error message: what to do about a damaged file."""
-    found = RunRecords([], [], [])
-    for number, record in enumerate(read_records(path).records, 1):
-        where = f"{path}:{number}"
-        match record.get("kind"):
-            case "start":
-                found.starts.append(_row(record, StartRow, where, fix))
-            case "epoch":
-                found.epochs.append(_row(record, EpochRow, where, fix))
-            case "stage":
-                found.stages.append(_row(record, StageRow, where, fix))
-            case kind if not isinstance(kind, str):
-                raise damaged(where, "kind: Input should be a valid string", fix)
-    return found
+    return RunRecords(
+        read_rows(path, StartRow, kind="start", fix=fix),
+        read_rows(path, EpochRow, kind="epoch", fix=fix),
+        read_rows(path, StageRow, kind="stage", fix=fix),
+    )
 
 
-def read_rows(path: Path, row: type[T], *, fix: str) -> list[T]:
-    """Read a file of JSON lines of one kind, each as the dataclass `row`. Other keys of a line are ignored."""
-    records = read_records(path).records
-    return [_row(record, row, f"{path}:{number}", fix) for number, record in enumerate(records, 1)]
+def read_rows(path: Path, row: type[T], *, kind: str = "", fix: str) -> list[T]:
+    """Read a file of JSON lines, or its lines of one kind, as the dataclass `row`. Other keys are ignored."""
+    return [
+        parse_json(json.dumps(record).encode(), row, f"{path}:{number}", fix)
+        for number, record in enumerate(read_records(path).records, 1)
+        if not kind or record.get("kind") == kind
+    ]
 
 
 def parse_json(data: bytes, kind: type[T], where: object, fix: str) -> T:
@@ -142,7 +137,3 @@ def parse_json(data: bytes, kind: type[T], where: object, fix: str) -> T:
 def damaged(where: object, reason: str, fix: str) -> DataError:
     """The error for a file with other content than argbeam wrote."""
     return DataError(f"{where}: damaged: {reason}; {fix}")
-
-
-def _row(record: dict[str, Any], row: type[T], where: str, fix: str) -> T:
-    return parse_json(json.dumps(record).encode(), row, where, fix)

@@ -63,14 +63,13 @@ def test_without_a_terminal_every_epoch_and_stage_is_a_line(monkeypatch: pytest.
 def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
     assert shown(monkeypatch, io.StringIO()).splitlines()[1] == (
-        "demo: bso, epoch 3; update 150; loss 0.500 a word; beam 4, 0.250 violations a word; "
-        "1,234 words/s; 1:05 left in the stage"
+        "demo: bso, epoch 3; update 150; loss 0.500; beam 4; 0.250 violations/word; 1,234 words/s; 1:05 left"
     )
 
 
 def test_a_terminal_has_a_bar_and_keeps_the_lines_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, Terminal())
-    assert "loss 0.500  beam 4  0.250 viol/word  1,234 words/s  1:05 left" in text
+    assert "loss 0.500  beam 4  0.250 violations/word  1,234 words/s  1:05 left" in text
     assert "demo: [3] sentences" in text  # no markup: brackets stay
     assert "demo: bso: 8 epochs, epoch 3 kept, dev score 33.33" in text
 

@@ -36,7 +36,6 @@ def test_records_of_a_run_are_rows_by_kind_and_other_keys_and_kinds_are_ignored(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"device": "cpu"}, "kind: Input should be a valid string"),
         ({"kind": "start"}, "device: Field required"),
         ({**EPOCH, "dev": {"value": "3"}}, "dev.value: Input should be a valid number"),
         ({**STAGE, "epochs": True}, "epochs: Input should be a valid integer"),
