@@ -1,17 +1,17 @@
-"""Errors a user can mend: one line that says where, what was found, and what is accepted. Exit code 2."""
+"""Errors that a user can fix: one line with the place, what was found and what is accepted. Exit code 2."""
 
 import errno
 
 _LONGEST = 2000  # characters of a message
-# What the system says when a file has no room for what is written to it.
+# Errors of a write to a full disk, above a quota, or above a file size limit.
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class ArgbeamError(Exception):
-    """The base of every error that the command prints as one line.
+    """Base of all errors that the command prints as one line.
 
-    Names of files and words of a corpus stand in messages: what is not printable is written as an escape, so that
-    none of them can break the line or reach the terminal as a command. A word of a million letters is cut.
+    Messages contain file names and words of a corpus. Characters that are not printable become escapes, so that they
+    cannot break the line or control the terminal. Long messages are cut in the middle.
     """
 
     def __str__(self) -> str:
@@ -22,20 +22,20 @@ class ArgbeamError(Exception):
 
 
 class ConfigError(ArgbeamError):
-    """A recipe or a `--set` names an unknown key or gives a value that is not accepted."""
+    """An unknown key, or a value that is not accepted, in a recipe or `--set`."""
 
 
 class DataError(ArgbeamError):
-    """A file cannot be read as what it is said to be. The message starts with `path:line:` where there is a line."""
+    """A file of unexpected content. The message starts with `path:line:` if the error is in a line."""
 
 
 class CheckpointError(ArgbeamError):
-    """A checkpoint is missing, truncated, altered or belongs to another run."""
+    """A missing, truncated or altered checkpoint, or one of another run."""
 
 
 class ToldError(ArgbeamError):
-    """Something that another process or thread has told the user already: this process only has to end."""
+    """An error that another process or thread has reported already: this process just ends."""
 
 
 class DeviceError(ArgbeamError):
-    """The device asked for is absent or cannot do what was asked of it."""
+    """A device that is missing or cannot run the request."""

@@ -144,7 +144,7 @@ def timeless_records(folder: Path) -> list[dict[str, Any]]:
     """A run's records without times, and without the lines that tell where it was taken up again."""
     return [
         {name: value for name, value in record.items() if name not in _TIMES}
-        for record in read_records(folder / "records.jsonl").records
+        for record in read_records(folder / "records.jsonl")
         if record["kind"] != "resume"
     ]
 

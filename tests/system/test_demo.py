@@ -124,5 +124,5 @@ def test_in_the_whole_demo_bso_beats_seq2seq_and_conbso_is_no_worse_than_bso(see
 
 
 def bleu_at_beam_5(out: Path, name: str) -> float:
-    records = read_records(out / name / "evaluations.jsonl").records
+    records = read_records(out / name / "evaluations.jsonl")
     return next(float(record["scores"]["bleu"]) for record in records if record["test_beam"] == 5)

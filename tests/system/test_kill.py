@@ -90,9 +90,7 @@ def test_a_command_killed_while_it_trains_goes_on_when_started_again(tmp_path: P
     assert killed.wait() == -signal.SIGKILL
     for name in ("killed", "whole"):
         subprocess.run([*train, str(tmp_path / name)], env=environment, check=True, capture_output=True)
-    resumed = [
-        r["update"] for r in read_records(tmp_path / "killed" / "records.jsonl").records if r["kind"] == "resume"
-    ]
+    resumed = [r["update"] for r in read_records(tmp_path / "killed" / "records.jsonl") if r["kind"] == "resume"]
     assert len(resumed) == 1 and resumed[0] % 3 == 0
     assert same_tensors(final_tensors(tmp_path / "killed"), final_tensors(tmp_path / "whole"))
     assert timeless_records(tmp_path / "killed") == timeless_records(tmp_path / "whole")
@@ -117,7 +115,7 @@ def test_torchrun_starts_a_group_again_of_which_one_process_was_killed(tmp_path:
     assert group.returncode == 0, told
     assert "process 0 of 2: process 1 ended unexpectedly" in told
     in_group(2, tmp_path / "logs", command, "train", str(recipe), "--out", str(tmp_path / "whole"))
-    (resumed,) = (r for r in read_records(tmp_path / "killed" / "records.jsonl").records if r["kind"] == "resume")
+    (resumed,) = (r for r in read_records(tmp_path / "killed" / "records.jsonl") if r["kind"] == "resume")
     assert resumed["update"] > 0 and resumed["processes"] == 2
     assert same_tensors(final_tensors(tmp_path / "killed"), final_tensors(tmp_path / "whole"))
     assert timeless_records(tmp_path / "killed") == timeless_records(tmp_path / "whole")

@@ -47,7 +47,7 @@ def learning(task: str, stages: dict[str, Any], *, start: str = "") -> Recipe:
 
 
 def epochs(folder: Path) -> list[dict[str, Any]]:
-    return [record for record in read_records(folder / "records.jsonl").records if record["kind"] == "epoch"]
+    return [record for record in read_records(folder / "records.jsonl") if record["kind"] == "epoch"]
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def epochs_of(recipe: Recipe, folder: Path) -> list[dict[str, Any]]:
 
 def test_scheduled_sampling_learns_while_more_and_more_words_are_its_own(started: Path) -> None:
     """From nothing to eight points of dev BLEU at least, in ten epochs."""
-    found = [r for r in read_records(started / "start" / "records.jsonl").records if r["kind"] == "epoch"]
+    found = [r for r in read_records(started / "start" / "records.jsonl") if r["kind"] == "epoch"]
     own = [epoch["own_words_per_word"] for epoch in found]
     assert own[0] == 0 < own[4] < own[9]
     assert found[0]["dev"]["value"] < 2

@@ -36,7 +36,7 @@ def read_power(file: Path, key: Mapping[str, Any]) -> float | None:
     """The power saved for this key, which names the model and the search; None: none was."""
     if not file.exists():
         return None
-    same = (record for record in read_records(file).records if key.items() <= record.items())
+    same = (record for record in read_records(file) if key.items() <= record.items())
     return next((float(record["power"]) for record in same), None)
 
 

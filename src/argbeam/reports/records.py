@@ -116,7 +116,7 @@ def read_rows(path: Path, row: type[T], *, kind: str = "", fix: str) -> list[T]:
     """Read a file of JSON lines, or its lines of one kind, as the dataclass `row`. Other keys are ignored."""
     return [
         parse_json(json.dumps(record).encode(), row, f"{path}:{number}", fix)
-        for number, record in enumerate(read_records(path).records, 1)
+        for number, record in enumerate(read_records(path), 1)
         if not kind or record.get("kind") == kind
     ]
 

@@ -158,7 +158,7 @@ def work_done(campaign: Campaign, left: Collection[str]) -> tuple[float, int]:
         if run.name not in left or is_trained(records.parent):
             done += run.work
         elif records.exists():
-            epochs = len([one for one in read_records(records).records if one["kind"] == "epoch"])
+            epochs = len([one for one in read_records(records) if one["kind"] == "epoch"])
             done += run.work * min(1.0, epochs / sum(stage.epochs for stage in run.recipe.stages.values()))
     return done, total
 

@@ -44,7 +44,7 @@ def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = A
                 outcome.signal = asked[0] if asked else signal.SIGTERM
     if not group.leads:
         return outcome
-    outcome.stages = [r for r in read_records(folder / RECORDS).records if r.get("kind") == "stage"]
+    outcome.stages = [r for r in read_records(folder / RECORDS) if r.get("kind") == "stage"]
     return outcome
 
 

@@ -415,7 +415,7 @@ def test_evaluate_keeps_scores_and_predictions(argbeam: Command, runs: dict[str,
     assert done.returncode == 0, done.stderr
     printed = [json.loads(line) for line in done.stdout.splitlines()]
     assert [record["test_beam"] for record in printed] == [1, 3]
-    assert read_records(runs[name] / "evaluations.jsonl").records[-2:] == printed
+    assert read_records(runs[name] / "evaluations.jsonl")[-2:] == printed
     for beam in (1, 3):
         lines = (runs[name] / "predictions" / f"dev.beam{beam}.txt").read_text(encoding="utf-8").splitlines()
         assert len(lines) == 6

@@ -114,7 +114,7 @@ def test_the_power_is_chosen_on_dev_once_and_no_other_split_is_opened(
     assert opened == ["dev"]
     chosen = POWERS[expected.index(max(expected))]
     assert run.rule == LogprobSum(chosen)
-    (record,) = read_records(folder / "length_power.jsonl").records
+    (record,) = read_records(folder / "length_power.jsonl")
     assert (record["power"], record["scores"], record["powers"]) == (chosen, expected, list(POWERS))
     # Again, and as a file: nothing is decoded any more.
     monkeypatch.setattr(trained, "evaluate_powers", None)
@@ -188,11 +188,7 @@ def test_a_recipe_may_ask_for_it_and_trains_by_plain_sums(tmp_path: Path, monkey
         tmp_path / "more",
     )
     values = [
-        [
-            record["dev"]["value"]
-            for record in read_records(tmp_path / name / "records.jsonl").records
-            if "dev" in record
-        ]
+        [record["dev"]["value"] for record in read_records(tmp_path / name / "records.jsonl") if "dev" in record]
         for name in ("asking", "plain")
     ]
     assert values[0] == values[1] != []

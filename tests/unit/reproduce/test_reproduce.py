@@ -92,10 +92,10 @@ def test_a_reproduction_killed_and_stopped_ends_as_one_that_was_not(tmp_path: Pa
         finish(recipe, tmp_path / name)
         assert same_tensors(final_tensors(out / "runs" / name), final_tensors(tmp_path / name))
     pretrain = next(name for name in names if "pretrain" in name)
-    records = read_records(out / "runs" / pretrain / "records.jsonl").records
+    records = read_records(out / "runs" / pretrain / "records.jsonl")
     assert [record["epoch"] for record in records if record["kind"] == "epoch"] == [0, 1]
     for name in names:
-        scored = read_records(out / "runs" / name / "scores.jsonl").records if name != pretrain else []
+        scored = read_records(out / "runs" / name / "scores.jsonl") if name != pretrain else []
         assert [json.loads(one["scoring"])["split"] for one in scored] == (["dev"] if name != pretrain else [])
     assert (out / "reproduction.html").is_file()
     (table,) = read_results(out).tables
@@ -162,14 +162,14 @@ def test_a_finished_run_is_scored_once_with_the_power_that_dev_chose(tmp_path: P
     finish(run.recipe, folder)
     for _ in range(2):
         score_planned(folder, run.scorings)
-    lines = read_records(folder / "scores.jsonl").records
+    lines = read_records(folder / "scores.jsonl")
     assert [json.loads(line["scoring"])["powers"] for line in lines] == [[], [*POWERS]]
     tried = {record["length_power"]: record["scores"]["bleu"] for record in lines[1]["tried"]}
     assert list(tried) == [*POWERS]
     assert all(record["split"] == "dev" and record["test_beam"] == 5 for record in lines[1]["tried"])
     (used,) = {record["length_power"] for record in lines[1]["records"]}
     assert tried[used] == max(tried.values())
-    evaluations = read_records(folder / "evaluations.jsonl").records
+    evaluations = read_records(folder / "evaluations.jsonl")
     assert [record["split"] for record in evaluations].count("test") == 2 * 3
     assert [record.test_beam for row in read_scores(folder) for record in row.records] == 2 * [1, 5, 10]
 

@@ -133,7 +133,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(whole: tuple[Recipe, Pa
 
 def test_the_records_start_with_what_is_trained(whole: tuple[Recipe, Path]) -> None:
     recipe, folder = whole
-    records = read_records(folder / "records.jsonl").records
+    records = read_records(folder / "records.jsonl")
     kinds = ["start", *["epoch"] * 2, "stage", *["epoch"] * 3, "stage"]
     assert [record["kind"] for record in records] == kinds
     start = records[0]
@@ -165,7 +165,7 @@ def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path:
     recipe = pretrain_only(tmp_path, "text.min_length=3", "text.max_length=3")
     said = list(texts(finish(recipe, tmp_path / "run")))
     assert said == ["2 training sentences, 2 dev sentences", "left out of training: 1 too long, 3 too short"]
-    start = read_records(tmp_path / "run" / "records.jsonl").records[0]
+    start = read_records(tmp_path / "run" / "records.jsonl")[0]
     assert start["left_out"] == {"too short": 3, "too long": 1}
 
 

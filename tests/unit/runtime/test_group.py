@@ -118,7 +118,7 @@ def test_any_number_of_processes_trains_the_model_of_one(size: int, whole: tuple
     assert differences(tmp_path / "run", alone) == []
     weights = [safetensors.torch.load_file(tmp_path / f"weights.{rank}") for rank in range(size)]
     assert all(same_tensors(weights[0], other) for other in weights[1:])
-    assert read_records(tmp_path / "run" / "records.jsonl").records[0]["processes"] == size
+    assert read_records(tmp_path / "run" / "records.jsonl")[0]["processes"] == size
 
 
 def test_processes_share_the_examples_that_the_first_has_stored(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_run_goes_on_with_another_number_of_processes(whole: tuple[Recipe, Pat
     in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"), 4)
     in_group(3, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"), 7)
     in_group(1, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
-    resumed = [r for r in read_records(tmp_path / "run" / "records.jsonl").records if r["kind"] == "resume"]
+    resumed = [r for r in read_records(tmp_path / "run" / "records.jsonl") if r["kind"] == "resume"]
     assert [(r["update"], r["processes"]) for r in resumed] == [(4, 3), (11, 1)]
     assert differences(tmp_path / "run", alone) == []
 
@@ -183,7 +183,7 @@ def test_decoding_is_shared_out_and_outputs_keep_their_order(whole: tuple[Recipe
         found = [json.loads((tmp_path / f"found.{rank}").read_text(encoding="utf-8")) for rank in range(size)]
         assert [one.pop("batches") for one in found] == [[3], [2, 1]][size - 1]
         assert all(one == found[0] for one in found)
-        assert len(read_records(written).records) == 2 * size  # one process wrote
+        assert len(read_records(written)) == 2 * size  # one process wrote
         if size == 1:
             alone = found[0]
     assert found[0] == alone
