@@ -12,17 +12,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from argbeam.data.batches import Batch, make_batch
 from argbeam.data.vocabulary import BOS
-from argbeam.losses.replay import replay, score
+from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.lstm import Encoder
 from argbeam.models.network import VocabularyScorer
 from argbeam.models.noise import Noise
-from argbeam.models.state import State
-from argbeam.search.gold import Gold, Restart
-from argbeam.search.score_rules import LastScore
-from argbeam.search.search import beam_search
-from argbeam.search.stop_rules import StopTop
-from argbeam.search.successors import Unconstrained
 from oracles import example_of
 
 
@@ -126,25 +120,6 @@ def test_the_decoder_is_the_one_written_out(layers: int, input_feeding: bool) ->
             torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
 
 
-def test_step_by_step_equals_score() -> None:
-    """Rows that share a sentence, in the search's layout, against the gold history scored at once."""
-    model = model_of()
-    batch = batch_of([[4, 5, 6], [7]], [[4, 5, 6, 7], [7, 6, 5, 4]])
-    with torch.no_grad():
-        start = model.encode(batch, None)
-        scores_BTV = score(model, start, batch.target_BT)
-        state = start.select(torch.tensor([0, 0, 1, 1]))
-        read_N = torch.full((4,), BOS)
-        for t in range(4):
-            state = model.step(state, read_N)
-            found_BRV = model.scores(model.output(state).view(2, 2, -1))
-            for row in range(2):
-                torch.testing.assert_close(found_BRV[:, row], scores_BTV[:, t], rtol=0, atol=1e-12)
-            read_N = batch.target_BT[:, t].repeat_interleave(2)
-    assert state.time == 4
-    assert start.time == 0
-
-
 @given(
     rows=st.integers(1, 4),
     candidates=st.lists(st.lists(st.integers(0, 7), min_size=3, max_size=3), min_size=2, max_size=2),
@@ -158,18 +133,6 @@ def test_candidate_scores_are_columns_of_all_scores(rows: int, candidates: list[
         chosen_GRC = model.scores(output_GRH, torch.tensor(candidates))
     for g, words in enumerate(candidates):
         torch.testing.assert_close(chosen_GRC[g], whole_GRV[g][:, words], rtol=0, atol=1e-12)
-
-
-def test_padding_of_the_source_changes_nothing() -> None:
-    model = model_of()
-    examples = [example_of([4, 5], source=[4, 5, 6], sentence=0), example_of([6, 7], source=[8], sentence=1)]
-    with torch.no_grad():
-        plain = make_batch(examples)
-        padded = make_batch(examples, source_length=7, size=4)
-        one_BTV = score(model, model.encode(plain, None), plain.target_BT)
-        other_BTV = score(model, model.encode(padded, None), padded.target_BT)
-    torch.testing.assert_close(one_BTV, other_BTV[:2], rtol=0, atol=1e-12)
-    assert other_BTV.isfinite().all()
 
 
 def test_gradients_are_the_numerical_ones() -> None:
@@ -214,69 +177,6 @@ def test_dropout_is_drawn_with_noise_only_and_masks_the_output() -> None:
     kept_BH = noisy_BH != 0
     assert 15 < kept_BH.sum() < 65
     torch.testing.assert_close(noisy_BH[kept_BH], 2 * plain_BH[kept_BH], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("beam", [1, 3, 6])
-def test_with_dropout_replayed_scores_are_the_searched_scores(beam: int) -> None:
-    """At every gold word, and at every rival of a violation."""
-    model = model_of(dropout=0.4)
-    batch = batch_of([[4, 5, 6], [7], [5, 5]], [[4, 5, 6, 3], [7, 3], [4, 4, 3]])
-    noise = Noise(2, torch.tensor(9), batch.sentence_B)
-    state = model.encode(batch, noise)
-    found = beam_search(
-        model,
-        state,
-        Unconstrained(8, True).start(batch),
-        beam_size=beam,
-        length_B=batch.target_length_B,
-        steps=batch.target_BT.shape[1],
-        rule=LastScore(),
-        stop=StopTop(),
-        gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
-    ).violations
-    assert found is not None
-    assert found.violation_BT.any()
-    again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
-    real_BT = torch.arange(4) < batch.target_length_B[:, None]
-    torch.testing.assert_close(again.gold_score_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
-    at_BT = found.violation_BT
-    torch.testing.assert_close(again.rival_score_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
-
-
-def test_a_step_leaves_its_state_as_it_is() -> None:
-    model = model_of()
-    batch = batch_of([[4, 5]])
-    with torch.no_grad():
-        state = model.encode(batch, None)
-        before = {name: tensor.clone() for name, tensor in state.hypothesis.items()}
-        after: State = model.step(state, torch.tensor([BOS]))
-    assert all(torch.equal(state.hypothesis[name], tensor) for name, tensor in before.items())
-    assert set(after.hypothesis) == set(before)
-
-
-def test_weights_start_within_the_bound_and_follow_the_generator() -> None:
-    one, other = model_of(), model_of()
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert max(p.abs().max().item() for p in one.parameters()) <= 0.8
-    assert one.output_layer.weight.abs().max().item() > 0.7
-
-
-def test_every_parameter_has_one_learning_rate() -> None:
-    model = model_of()
-    listed = [p for group in model.modules_by_rate().values() for p in group]
-    assert list(model.modules_by_rate()) == ["encoder", "decoder", "output"]
-    assert len(listed) == len({id(p) for p in listed})
-    assert {id(p) for p in listed} == {id(p) for p in model.parameters()}
-
-
-def test_given_word_vectors_replace_those_listed_and_no_others() -> None:
-    model, before = model_of(), model_of()
-    vector = torch.full((4,), 9.0, dtype=torch.float64)
-    model.set_embeddings(source={5: vector}, target={6: vector})
-    assert torch.equal(model.encoder.embedding.weight[5], vector)
-    assert torch.equal(model.decoder.embedding.weight[6], vector)
-    assert torch.equal(model.encoder.embedding.weight[6], before.encoder.embedding.weight[6])
-    assert torch.equal(model.decoder.embedding.weight[5], before.decoder.embedding.weight[5])
 
 
 def test_scores_are_in_full_precision_under_autocast() -> None:

@@ -4,7 +4,7 @@
     i, f, o = sigmoid(gates), g = tanh(gates)
     c = f c + i g,  h = o tanh(c)
     alpha = softmax(h K'),  a = alpha M           attention over a sentence's memory M with keys K, padding left out
-    u = tanh([a; h] Wc'),  o = u * noise          combine: the output vector
+    u = tanh([a; h] Wc'),  v = u * noise          combine: v is the output vector
 
 Letters: N rows, the same number of each of the B sentences; G = 4H gates in the order i, f, g, o; S source tokens;
 A units of x, E of a token's vector, I = E + A; X = two widths side by side. Noise is one row per sentence.
@@ -174,16 +174,16 @@ class Steps(Protocol):
     def cell(
         self,
         *,
-        base_NG: Float[Tensor, "*N G"],
-        h_NH: Float[Tensor, "M H"],
-        c_NH: Float[Tensor, "M H"],
-        recurrent_GH: Float[Tensor, "G H"],
-        fed_NA: Float[Tensor, "M A"] | None = None,
-        fed_noise_BA: Float[Tensor, "B A"] | None = None,
+        base_NG: Tensor,
+        h_NH: Tensor,
+        c_NH: Tensor,
+        recurrent_GH: Tensor,
+        fed_NA: Tensor | None = None,
+        fed_noise_BA: Tensor | None = None,
         fed_moves: bool = True,
         tokens: TokenVectors | None = None,
-        input_GI: Float[Tensor, "G I"] | None = None,
-        rows_N: Int[Tensor, " N"] | None = None,
+        input_GI: Tensor | None = None,
+        rows_N: Tensor | None = None,
     ) -> CellOut:
         """`base_NG` is a bias, or the gates' share of inputs that are known before the step.
 
@@ -193,66 +193,51 @@ class Steps(Protocol):
     def cell_backward(
         self,
         *,
-        grad_h_NH: Float[Tensor, "N H"],
-        grad_h_noise_BH: Float[Tensor, "B H"] | None,
-        carried_h_NH: Float[Tensor, "N H"],
-        carried_c_NH: Float[Tensor, "N H"],
-        grad_c_NH: Float[Tensor, "N H"] | None,
-        merged_B: Bool[Tensor, " B"] | None,
-        gates_NG: Float[Tensor, "N G"],
-        c_NH: Float[Tensor, "N H"],
-        before_NH: Float[Tensor, "N H"],
-        rows_N: Int[Tensor, " N"] | None,
-        weight_GX: Float[Tensor, "G X"],
-        gates_out_NG: Float[Tensor, "N G"],
+        grad_h_NH: Tensor,
+        grad_h_noise_BH: Tensor | None,
+        carried_h_NH: Tensor,
+        carried_c_NH: Tensor,
+        grad_c_NH: Tensor | None,
+        merged_B: Tensor | None,
+        gates_NG: Tensor,
+        c_NH: Tensor,
+        before_NH: Tensor,
+        rows_N: Tensor | None,
+        weight_GX: Tensor,
+        gates_out_NG: Tensor,
     ) -> CellGrad:
-        """`carried_*` are gradients from the step after. Where `merged_B` is true, both rows of a pair were read from
-        the first one there, which gets the gradient of both.
+        """`carried_*` are gradients from the step after. Where `merged_B` is true, both rows of a pair were
+        read from the first one there, which gets the gradient of both.
 
         `before_NH` is c before the step, read through `rows_N`; `weight_GX` is [Wi, Wr] without the columns of token
         vectors. The gradient of the gates is written to `gates_out_NG`.
         """
 
     def attention(
-        self,
-        query_NH: Float[Tensor, "N H"],
-        keys_BSH: Float[Tensor, "B S H"],
-        memory_BSH: Float[Tensor, "B S H"],
-        padding_BS: Bool[Tensor, "B S"],
-    ) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N S"]]:
+        self, query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """a and alpha."""
 
     def attention_backward(
-        self,
-        grad_NX: Float[Tensor, "N X"],
-        keys_BSH: Float[Tensor, "B S H"],
-        memory_BSH: Float[Tensor, "B S H"],
-        weight_NS: Float[Tensor, "N S"],
-        match_out_NS: Float[Tensor, "N S"],
-    ) -> Float[Tensor, "N H"]:
+        self, grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
+    ) -> Tensor:
         """The gradient of the query from [gradient of a; the query's own from elsewhere], `grad_NX`. The gradient of
         the query's products with the keys is written to `match_out_NS`."""
 
-    def combine(
-        self,
-        context_NH: Float[Tensor, "N H"],
-        h_NH: Float[Tensor, "N H"],
-        weight_HX: Float[Tensor, "H X"],
-        noise_BH: Float[Tensor, "B H"] | None,
-    ) -> Combined:
-        """u and o from a and h."""
+    def combine(self, context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
+        """u and v from a and h."""
 
     def combine_backward(
         self,
-        grad_NH: Float[Tensor, "N H"],
-        carried_NH: Float[Tensor, "N H"],
-        merged_B: Bool[Tensor, " B"] | None,
-        plain_NH: Float[Tensor, "N H"],
-        noise_BH: Float[Tensor, "B H"] | None,
-        weight_HX: Float[Tensor, "H X"],
-        total_out_NH: Float[Tensor, "N H"],
-    ) -> Float[Tensor, "N X"]:
-        """The gradient of [a; h]. o gets `grad_NH` from the scores and `carried_NH` from the step after, to which it
+        grad_NH: Tensor,
+        carried_NH: Tensor,
+        merged_B: Tensor | None,
+        plain_NH: Tensor,
+        noise_BH: Tensor | None,
+        weight_HX: Tensor,
+        total_out_NH: Tensor,
+    ) -> Tensor:
+        """The gradient of [a; h]. v gets `grad_NH` from the scores and `carried_NH` from the step after, to which it
         is fed (`merged_B` as in `cell_backward`). The gradient under the tanh is written to `total_out_NH`."""
 
 
