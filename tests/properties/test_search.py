@@ -1,6 +1,7 @@
 """The search against enumeration, greedy loops and a beam search over lists, at sizes drawn by hypothesis."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.models import LstmSeq2Seq
+from argbeam.search.gold import Restart
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LogprobSum, ScoreRule
 from argbeam.search.search import beam_search
@@ -28,121 +30,85 @@ from oracles import (
     logprob_sum,
     unconstrained,
 )
-from toy_cases import (
-    Case,
-    beams_of,
-    constrained_cases,
-    fixed_cases,
-    open_cases,
-    rules,
-    sequences,
-    stops,
-    widest,
-)
+from toy_cases import Case, beams_of, constrained_cases, fixed_cases, open_cases, rules, sequences, widest
+
+# Cases, stop rule, end symbol, and the same search over lists.
+SEARCHES: dict[str, tuple[st.SearchStrategy[Case], Stop | None, int | None, Callable[..., BruteForce]]] = {
+    "fixed length": (fixed_cases, None, None, brute_force_beam),
+    "stop top": (open_cases, StopTop(), EOS, brute_force_stop_top),
+    "stop best": (open_cases, StopBest(), EOS, brute_force_stop_best),
+}
 
 
-def assert_same_search(case: Case, rule: ScoreRule, result: SearchResult, expected: list[BruteForce]) -> None:
-    """Sequences, their ranks, whether they finished, and every beam."""
-    for b, truth in enumerate(expected):
-        rank = case.rank(rule, b)
-        assert sequences(result, b) == truth.sequences
-        found = len(truth.sequences)
-        assert result.score_BN[b, :found].tolist() == pytest.approx([rank(s) for s in truth.sequences], abs=1e-9)
-        assert result.finished_BN[b].tolist() == truth.finished + [False] * (result.finished_BN.shape[1] - found)
-        assert bool(result.dead_B[b]) == truth.dead
-        for searched, kept in zip(beams_of(result, b), truth.beams, strict=False):
-            assert [prefix for prefix, _ in searched] == kept
-            assert [r for _, r in searched] == pytest.approx([rank(p) for p in kept], abs=1e-9)
-
-
-@given(case=fixed_cases, rule=rules)
+@pytest.mark.parametrize("name", ["fixed length", "stop best"])
+@given(data=st.data(), rule=rules, n_best=st.integers(1, 4))
 @settings(max_examples=60)
-def test_a_beam_as_wide_as_the_space_is_enumeration_at_fixed_length(case: Case, rule: ScoreRule) -> None:
-    beam = widest(case, end=None)
-    result = case.search(beam=beam, rule=rule, n_best=beam)
+def test_a_beam_as_wide_as_the_space_is_enumeration(
+    name: str, data: st.DataObject, rule: ScoreRule, n_best: int
+) -> None:
+    cases, stop, end, _ = SEARCHES[name]
+    case = data.draw(cases)
+    beam = widest(case, end=end)
+    n_best = beam if stop is None else n_best
+    result = case.search(beam=beam, rule=rule, stop=stop, n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
-        everything = enumerate_sequences(successors, length=case.lengths[b])
-        everything.sort(key=case.rank(rule, b), reverse=True)
-        assert sequences(result, b) == everything
-        assert result.finished_BN[b].sum() == len(everything)
-
-
-@given(case=open_cases, rule=rules, n_best=st.integers(1, 4))
-@settings(max_examples=60)
-def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_best(case: Case, rule: ScoreRule, n_best: int) -> None:
-    result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopBest(), n_best=n_best)
-    for b, successors in enumerate(case.by_sentence):
-        everything = enumerate_sequences(successors, length=case.lengths[b], end=EOS)
-        everything.sort(key=case.rank(rule, b), reverse=True)
+        everything = enumerate_sequences(successors, length=case.lengths[b], end=end)
+        everything.sort(key=case.score(rule, b), reverse=True)
         assert sequences(result, b) == everything[:n_best]
-        assert result.finished_BN[b, : len(everything)].all()
+        assert result.finished_BN[b].sum() == len(everything[:n_best])
 
 
 @given(case=open_cases, rule=rules)
 @settings(max_examples=60)
 def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_top(case: Case, rule: ScoreRule) -> None:
-    """It returns the shortest ended sequence that outranks every prefix of its length."""
+    """It returns the shortest ended sequence with the best score of all prefixes of its length."""
     result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopTop())
     for b, successors in enumerate(case.by_sentence):
-        rank = case.rank(rule, b)
+        score = case.score(rule, b)
         alive: list[Words] = [()]
         top: Words = ()
         while len(top) < case.lengths[b] and (not top or top[-1] != EOS):
             grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
-            top = max(grown, key=rank)
+            top = max(grown, key=score)
             alive = [prefix for prefix in grown if prefix[-1] != EOS]
         assert sequences(result, b) == [top]
         assert bool(result.finished_BN[b, 0]) == (top[-1] == EOS)
 
 
-@given(case=fixed_cases, rule=rules)
+@pytest.mark.parametrize("name", SEARCHES)
+@given(data=st.data(), rule=rules)
 @settings(max_examples=60)
-def test_beam_1_is_the_greedy_loop_at_fixed_length(case: Case, rule: ScoreRule) -> None:
-    result = case.search(beam=1, rule=rule)
-    for b, successors in enumerate(case.by_sentence):
-        assert sequences(result, b) == [greedy(successors, case.rank(rule, b), length=case.lengths[b])]
-
-
-@given(case=open_cases, rule=rules, stop=stops)
-@settings(max_examples=60)
-def test_beam_1_is_the_greedy_loop_at_open_length(case: Case, rule: ScoreRule, stop: Stop) -> None:
+def test_beam_1_is_the_greedy_loop(name: str, data: st.DataObject, rule: ScoreRule) -> None:
+    cases, stop, end, _ = SEARCHES[name]
+    case = data.draw(cases)
     result = case.search(beam=1, rule=rule, stop=stop)
     for b, successors in enumerate(case.by_sentence):
-        assert sequences(result, b) == [greedy(successors, case.rank(rule, b), length=case.lengths[b], end=EOS)]
+        assert sequences(result, b) == [greedy(successors, case.score(rule, b), length=case.lengths[b], end=end)]
 
 
-@given(case=fixed_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 6))
+@pytest.mark.parametrize("name", SEARCHES)
+@given(data=st.data(), rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 6))
 @settings(max_examples=100)
-def test_a_search_of_fixed_length_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
-    result = case.search(beam=beam, rule=rule, n_best=n_best)
-    expected = [
-        brute_force_beam(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
-        for b, s in enumerate(case.by_sentence)
-    ]
-    assert_same_search(case, rule, result, expected)
-
-
-@given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
-@settings(max_examples=100)
-def test_a_search_under_stop_top_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
-    result = case.search(beam=beam, rule=rule, stop=StopTop(), n_best=n_best)
-    expected = [
-        brute_force_stop_top(s, case.rank(rule, b), beam=beam, length=case.lengths[b], n_best=n_best)
-        for b, s in enumerate(case.by_sentence)
-    ]
-    assert_same_search(case, rule, result, expected)
-
-
-@given(case=open_cases, rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 4))
-@settings(max_examples=100)
-def test_a_search_under_stop_best_is_the_search_over_lists(case: Case, rule: ScoreRule, beam: int, n_best: int) -> None:
-    """The loops run to the limit: that log-probabilities stop earlier must not show."""
-    result = case.search(beam=beam, rule=rule, stop=StopBest(), n_best=n_best)
+def test_a_search_is_the_search_over_lists(
+    name: str, data: st.DataObject, rule: ScoreRule, beam: int, n_best: int
+) -> None:
+    """Sequences, their scores, whether they finished, and every beam; under stop best the loops run to the limit: that
+    log-probabilities stop earlier must not show in the result."""
+    cases, stop, _, over_lists = SEARCHES[name]
+    case = data.draw(cases)
+    result = case.search(beam=beam, rule=rule, stop=stop, n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
-        rank = case.rank(rule, b)
-        truth = brute_force_stop_best(successors, rank, beam=beam, length=case.lengths[b], n_best=n_best)
+        score = case.score(rule, b)
+        truth = over_lists(successors, score, beam=beam, length=case.lengths[b], n_best=n_best)
+        found = len(truth.sequences)
         assert sequences(result, b) == truth.sequences
-        assert result.finished_BN[b].tolist() == truth.finished + [False] * (n_best - len(truth.finished))
+        assert result.score_BN[b, :found].tolist() == pytest.approx(list(map(score, truth.sequences)), abs=1e-9)
+        assert result.finished_BN[b].tolist() == truth.finished + [False] * (result.finished_BN.shape[1] - found)
+        assert bool(result.dead_B[b]) == truth.dead
+        if stop != StopBest():
+            for searched, kept in zip(beams_of(result, b), truth.beams, strict=False):
+                assert [prefix for prefix, _ in searched] == kept
+                assert [s for _, s in searched] == pytest.approx(list(map(score, kept)), abs=1e-9)
 
 
 @given(
@@ -157,9 +123,9 @@ def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_li
 ) -> None:
     result = case.search(beam=beam, rule=LogprobSum(power), stop=StopBest(), n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
-        rank = logprob_sum(case.model, int(case.batch.sentence_B[b]))
+        score = logprob_sum(case.model, int(case.batch.sentence_B[b]))
         truth = brute_force_stop_best(
-            successors, rank, beam=beam, length=case.lengths[b], n_best=n_best, length_power=power
+            successors, score, beam=beam, length=case.lengths[b], n_best=n_best, length_power=power
         )
         assert sequences(result, b) == truth.sequences
 
@@ -171,9 +137,9 @@ def test_a_search_that_ends_long_before_its_limit_finds_what_the_loops_find(stop
     loops = [unconstrained(5, end_symbol=True)] * 3
     case = Case(ToyModel(5, seed=seed, scale=2.0), [0, 1, 2], [[4]] * 3, [40] * 3, loops, Unconstrained(5, True))
     result = case.search(beam=3, rule=LogprobSum(), stop=stop)
-    search_lists = brute_force_stop_top if stop == StopTop() else brute_force_stop_best
+    over_lists = brute_force_stop_top if stop == StopTop() else brute_force_stop_best
     for b, successors in enumerate(loops):
-        truth = search_lists(successors, logprob_sum(case.model, b), beam=3, length=40)
+        truth = over_lists(successors, logprob_sum(case.model, b), beam=3, length=40)
         assert sequences(result, b) == truth.sequences
         assert result.finished_BN[b].tolist() == [True]
     assert result.beams.tokens_TBJ.shape[0] < 40
@@ -190,9 +156,6 @@ def test_every_constrained_output_is_valid(case: Case, rule: ScoreRule, beam: in
         assert len(set(found)) == len(found) == min(beam, len(found))
 
 
-# Training search without violations.
-
-
 @given(case=st.one_of(fixed_cases, open_cases), rule=rules, beam=st.integers(1, 12), data=st.data())
 @settings(max_examples=100)
 def test_training_search_without_violations_is_the_decoding_search(
@@ -204,7 +167,7 @@ def test_training_search_without_violations_is_the_decoding_search(
         data.draw(st.sampled_from(enumerate_sequences(successors, length=length)))
         for successors, length in zip(case.by_sentence, case.lengths, strict=True)
     ]
-    trained = case.search(beam=beam, rule=rule, stop=stop, golds=golds, margin=-math.inf)
+    trained = case.search(beam=beam, rule=rule, stop=stop, golds=golds, policy=Restart(-math.inf))
     decoded = case.search(beam=beam, rule=rule, stop=stop)
     assert trained.violations is not None
     assert not trained.violations.violation_BT.any()
@@ -221,22 +184,6 @@ def test_training_search_without_violations_is_the_decoding_search(
             assert torch.equal(found[:until, b][real], expected[:until, b][real])
 
 
-# Batch independence.
-
-
-def lstm(vocabulary: int, *, seed: int, dropout: float = 0.0) -> LstmSeq2Seq:
-    model = LstmSeq2Seq(
-        source_vocabulary=vocabulary,
-        target_vocabulary=vocabulary,
-        layers=2,
-        hidden=5,
-        embedding=4,
-        dropout=dropout,
-    ).double()
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
-    return model
-
-
 @given(
     sources=st.lists(st.lists(st.integers(4, 7), min_size=1, max_size=5), min_size=2, max_size=4),
     seed=st.integers(0, 100),
@@ -249,7 +196,9 @@ def lstm(vocabulary: int, *, seed: int, dropout: float = 0.0) -> LstmSeq2Seq:
 def test_a_sentences_result_does_not_depend_on_neighbours_padding_or_order(
     sources: list[list[int]], seed: int, beam: int, rule: ScoreRule, task: str, data: st.DataObject
 ) -> None:
-    model = lstm(10, seed=seed)
+    sizes = {"source_vocabulary": 10, "target_vocabulary": 10, "hidden": 5, "embedding": 4}
+    model = LstmSeq2Seq(layers=2, dropout=0.0, **sizes).double()
+    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
     successors, stop = {
         "permutation": (Permutation(), None),
         "shift-reduce": (ShiftReduce(10, 2), None),

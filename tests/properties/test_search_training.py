@@ -2,32 +2,38 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.search.gold import Gold, Restart
+from argbeam.search.gold import Restart
 from argbeam.search.result import Violations
-from argbeam.search.score_rules import LastScore, ScoreRule
-from argbeam.search.search import beam_search
+from argbeam.search.score_rules import ScoreRule
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
-from argbeam.search.successors import Permutation, Successors, Unconstrained
-from oracles import (
-    Next,
-    ToyModel,
-    TrainingSearch,
-    Words,
-    enumerate_sequences,
-    example_of,
-    training_search,
+from argbeam.search.successors import Permutation
+from oracles import TrainingSearch, Words, training_search
+from toy_cases import (
+    Case,
+    open_cases,
+    parsing_cases,
+    permutation_cases,
+    rules,
+    table_violations,
+    unconstrained_cases,
 )
-from toy_cases import Case, open_cases, parsing_cases, permutation_cases, rules, unconstrained_cases
 
-Seen = Counter[tuple[str, bool]]
+# Cases, stop rule, and what never occurs in them; everything else must occur.
+CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None, set[tuple[str, bool]]]] = {
+    "fixed length": (unconstrained_cases(end_symbol=False), None, {("rival ended", True)}),
+    # One token is left at the last step: gold on the beam before stays on it.
+    "permutation": (permutation_cases(), None, {("rival ended", True), ("gold on beam", False)}),
+    "shift reduce": (parsing_cases(), None, {("rival ended", True)}),
+    "stop top": (open_cases, StopTop(), set()),
+    "stop best": (open_cases, StopBest(), {("rival ended", True)}),
+}
 
 
 def check(found: Violations, b: int, truth: TrainingSearch, gold: Words) -> None:
@@ -48,40 +54,28 @@ def check(found: Violations, b: int, truth: TrainingSearch, gold: Words) -> None
     assert tuple(found.rival_BT[b, start:length].tolist()) == gold[start:]
 
 
-def training_searches_agree(
-    cases: st.SearchStrategy[Case],
-    golds: Callable[[Next, int], list[Words]],
-    stop: Stop | None,
-    scores: st.SearchStrategy[ScoreRule],
-) -> Seen:
-    """Draw cases, compare, and count what occurred. Half of the golds are the best of all sequences."""
-    seen: Seen = Counter()
+@pytest.mark.parametrize("name", CASES)
+def test_the_training_search_is_the_search_over_lists(name: str) -> None:
+    """What occurs is counted: an agreement on what never happened would say nothing."""
+    cases, stop, never = CASES[name]
+    seen: Counter[tuple[str, bool]] = Counter()
 
     @given(
         case=cases,
         beam=st.one_of(st.integers(1, 4), st.integers(1, 30)),
         margin=st.sampled_from([0.0, 1.0, 3.0]),
-        rule=scores,
-        best=st.booleans(),
+        rule=rules,
         data=st.data(),
     )
     @settings(max_examples=120)
-    def agree(case: Case, beam: int, margin: float, rule: ScoreRule, best: bool, data: st.DataObject) -> None:
-        chosen = []
-        for b, (successors, length) in enumerate(zip(case.by_sentence, case.lengths, strict=True)):
-            possible = golds(successors, length)
-            top = max(possible, key=case.rank(rule, b))
-            chosen.append(top if best else data.draw(st.sampled_from(possible)))
-        found = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, margin=margin).violations
+    def agree(case: Case, beam: int, margin: float, rule: ScoreRule, data: st.DataObject) -> None:
+        chosen = case.golds(data, rule, stop)
+        found = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, policy=Restart(margin)).violations
         assert found is not None
         for b, gold in enumerate(chosen):
+            score, gives_up = case.score(rule, b), stop == StopTop()
             truth = training_search(
-                case.by_sentence[b],
-                case.rank(rule, b),
-                gold,
-                beam=beam,
-                margin=margin,
-                ended_gives_up_place=stop == StopTop(),
+                case.by_sentence[b], score, gold, beam=beam, margin=margin, ended_gives_up_place=gives_up
             )
             check(found, b, truth, gold)
             for violation, is_gold, ended in zip(truth.violation, truth.rival_is_gold, truth.rival_ended, strict=True):
@@ -89,79 +83,15 @@ def training_searches_agree(
             seen[("gold on beam", truth.gold_on_beam)] += 1
 
     agree()
-    return seen
+    for kind in ("violation", "rival is gold", "rival ended", "gold on beam"):
+        for yes in (True, False):
+            assert (seen[kind, yes] == 0) if (kind, yes) in never else (seen[kind, yes] >= 6), seen
 
 
-def rare(seen: Seen, *kinds: str) -> dict[tuple[str, bool], int]:
-    """What occurred fewer than six times: an agreement on what never happened would say nothing."""
-    return {(kind, yes): seen[kind, yes] for kind in kinds for yes in (True, False) if seen[kind, yes] < 6}
-
-
-def of_fixed_length(successors: Next, length: int) -> list[Words]:
-    return enumerate_sequences(successors, length=length)
-
-
-def ended(successors: Next, length: int) -> list[Words]:
-    return enumerate_sequences(successors, length=length, end=EOS)
-
-
-def test_training_search_of_fixed_length_is_the_search_over_lists() -> None:
-    seen = training_searches_agree(unconstrained_cases(end_symbol=False), of_fixed_length, None, rules)
-    assert not rare(seen, "violation", "rival is gold", "gold on beam")
-
-
-def test_training_search_over_permutations_is_the_search_over_lists() -> None:
-    seen = training_searches_agree(permutation_cases(), of_fixed_length, None, rules)
-    assert not rare(seen, "violation", "rival is gold")
-    # One word is left at the last step: what was on the beam stays on it.
-    assert not seen["gold on beam", False]
-
-
-def test_training_search_over_parses_is_the_search_over_lists() -> None:
-    seen = training_searches_agree(parsing_cases(), of_fixed_length, None, rules)
-    assert not rare(seen, "violation", "rival is gold", "gold on beam")
-
-
-def test_training_search_under_stop_top_is_the_search_over_lists() -> None:
-    seen = training_searches_agree(open_cases, ended, StopTop(), rules)
-    assert not rare(seen, "violation", "rival is gold", "rival ended", "gold on beam")
-
-
-def test_training_search_under_stop_best_is_the_search_over_lists() -> None:
-    seen = training_searches_agree(open_cases, ended, StopBest(), rules)
-    assert not rare(seen, "violation", "rival is gold", "gold on beam")
-    assert not seen["rival ended", True]
-
-
-# Hand-computed cases. Words are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
+# Cases computed by hand. Tokens are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
 
 A, B, C = 4, 5, 6
-
-
-def violations_of(
-    table: dict[tuple[Words, int], float],
-    gold: Words,
-    *,
-    beam: int,
-    stop: Stop | None = None,
-    successors: Successors | None = None,
-    source: tuple[int, ...] = (A,),
-) -> Violations:
-    model = ToyModel(7, table=table)
-    batch = make_batch([example_of(gold, source=source)])
-    found = beam_search(
-        model,
-        model.encode(batch, None),
-        (successors or Unconstrained(7, stop is not None)).start(batch),
-        beam_size=beam,
-        length_B=batch.target_length_B,
-        steps=len(gold),
-        rule=LastScore(),
-        stop=stop,
-        gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
-    ).violations
-    assert found is not None
-    return found
+violations_of = partial(table_violations, policy=Restart(1.0))
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 9])

@@ -1,18 +1,21 @@
 """Tasks, models and batches on which losses are compared with brute force."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import nn
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
+from argbeam.models.noise import Noise
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
-from loss_oracles import CachedAttention
+from loss_oracles import CachedAttention, gradients
 from oracles import Next, Words, permutation, shift_reduce, unconstrained
 from transformer import Transformer
 
@@ -51,25 +54,22 @@ def derivation(rng: random.Random, source: Words) -> Words:
     return tuple(output)
 
 
+OPEN = Task(
+    Unconstrained(VOCABULARY, end_symbol=True),
+    lambda source: unconstrained(VOCABULARY, end_symbol=True),
+    lambda rng, source: (*any_words(rng, source), EOS),
+    StopTop(),
+)
+FIXED = Task(
+    Unconstrained(VOCABULARY, end_symbol=False),
+    lambda source: unconstrained(VOCABULARY, end_symbol=False),
+    any_words,
+    None,
+)
 TASKS = {
-    "open length, stop top": Task(
-        Unconstrained(VOCABULARY, end_symbol=True),
-        lambda source: unconstrained(VOCABULARY, end_symbol=True),
-        lambda rng, source: (*any_words(rng, source), EOS),
-        StopTop(),
-    ),
-    "open length, stop best": Task(
-        Unconstrained(VOCABULARY, end_symbol=True),
-        lambda source: unconstrained(VOCABULARY, end_symbol=True),
-        lambda rng, source: (*any_words(rng, source), EOS),
-        StopBest(),
-    ),
-    "fixed length": Task(
-        Unconstrained(VOCABULARY, end_symbol=False),
-        lambda source: unconstrained(VOCABULARY, end_symbol=False),
-        any_words,
-        None,
-    ),
+    "open length, stop top": OPEN,
+    "open length, stop best": replace(OPEN, stop=StopBest()),
+    "fixed length": FIXED,
     "permutation": Task(Permutation(), permutation, shuffled, None),
     "shift reduce": Task(
         ShiftReduce(VOCABULARY, actions=ACTIONS),
@@ -80,59 +80,59 @@ TASKS = {
 }
 
 
-def lstm(layers: int, seed: int, dropout: float) -> nn.Module:
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY,
-        target_vocabulary=VOCABULARY,
-        layers=layers,
-        hidden=4,
-        embedding=3,
-        dropout=dropout,
-        input_feeding=seed % 4 != 0,
-    ).double()
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
-    return model
+def small_lstm(
+    vocabulary: int = VOCABULARY,
+    *,
+    kind: type[LstmSeq2Seq] = LstmSeq2Seq,
+    layers: int = 2,
+    hidden: int = 4,
+    embedding: int = 3,
+    dropout: float = 0.3,
+    input_feeding: bool = True,
+    bound: float = 1.0,
+    seed: int = 1,
+) -> Any:
+    """An LSTM in float64 with weights from -bound to bound."""
+    sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "hidden": hidden, "embedding": embedding}
+    return initialised(kind(layers=layers, dropout=dropout, input_feeding=input_feeding, **sizes), seed, bound)
+
+
+def initialised(model: Any, seed: int, bound: float = 1.0) -> Any:
+    model.initialise(bound=bound, generator=torch.Generator().manual_seed(seed))
+    return model.double()
 
 
 def drawn(model: nn.Module, seed: int) -> nn.Module:
-    """The model with every weight from -1 to 1."""
+    """The model in float64 with every weight from -1 to 1."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in model.double().parameters():
             parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
     return model
 
 
+def lstm(layers: int, seed: int, dropout: float) -> nn.Module:
+    return small_lstm(layers=layers, dropout=dropout, input_feeding=seed % 4 != 0, seed=seed)
+
+
 def attention(seed: int, dropout: float) -> nn.Module:
-    return drawn(CachedAttention(vocabulary=VOCABULARY, hidden=4, dropout=dropout).double(), seed)
+    return drawn(CachedAttention(vocabulary=VOCABULARY, hidden=4, dropout=dropout), seed)
 
 
 def language_model(seed: int, dropout: float) -> nn.Module:
-    model = LstmLanguageModel(vocabulary=VOCABULARY, layers=2, hidden=4, embedding=3, dropout=dropout).double()
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
-    return model
+    model = LstmLanguageModel(vocabulary=VOCABULARY, layers=2, hidden=4, embedding=3, dropout=dropout)
+    return initialised(model, seed)
 
 
 def convolution(seed: int, dropout: float) -> nn.Module:
     """Four positions in a window of three, with vectors for three: windows cross both ends, and a vector is shared."""
-    model = ConvSeq2Seq(
-        source_vocabulary=VOCABULARY,
-        target_vocabulary=VOCABULARY,
-        layers=1 + seed % 2,
-        hidden=4,
-        embedding=3,
-        dropout=dropout,
-        window=3,
-        positions=3,
-    ).double()
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
-    return model
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 4, "embedding": 3}
+    return initialised(ConvSeq2Seq(layers=1 + seed % 2, dropout=dropout, window=3, positions=3, **sizes), seed)
 
 
 def transformer(seed: int, dropout: float) -> nn.Module:
     """The example's, which reads gold and rivals in one pass. It has no dropout."""
-    layers = 1 + seed % 2
-    return drawn(Transformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=layers, longest=12).double(), seed)
+    return drawn(Transformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=1 + seed % 2, longest=12), seed)
 
 
 MODELS: dict[str, Callable[[int, float], nn.Module]] = {
@@ -143,6 +143,26 @@ MODELS: dict[str, Callable[[int, float], nn.Module]] = {
     "convolutional encoder": convolution,
     "Transformer": transformer,
 }
+
+
+def drawn_case(data: st.DataObject, task: Task, models: Sequence[str] = ()) -> tuple[nn.Module, Batch, Noise | None]:
+    """A model, one to three sentences with padding, and dropout or none."""
+    seed = data.draw(st.integers(0, 10**6))
+    batch = drawn_batch(
+        task,
+        random.Random(seed),
+        sentences=data.draw(st.integers(1, 3)),
+        padding_rows=data.draw(st.integers(0, 2)),
+        padding=data.draw(st.integers(0, 2)),
+    )
+    model = MODELS[data.draw(st.sampled_from(models or list(MODELS)))](seed, 0.4)
+    return model, batch, data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
+
+
+def assert_same_loss(found: Tensor, expected: Tensor, model: nn.Module, tolerance: float = 1e-10) -> None:
+    """Loss and every gradient."""
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(gradients(found, model), gradients(expected, model), rtol=tolerance, atol=tolerance)
 
 
 def drawn_batch(task: Task, rng: random.Random, *, sentences: int, padding_rows: int, padding: int) -> Batch:

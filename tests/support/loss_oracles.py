@@ -14,84 +14,69 @@ from argbeam.data.vocabulary import BOS
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
-from oracles import Next, UninterruptedSearch, Words, training_search, uninterrupted_search
+from oracles import Next, Score, Words, training_search
+
+Rescore = Callable[[Words], Float[Tensor, ""]]
+"""A prefix's score with gradient."""
 
 SegmentCost = Callable[[Words, Words, int | None], float]
 """A cost of one segment: the rival's words, gold's words, and gold's word before both (None at the beginning)."""
 
 
-def naive_bso(
+def naive_total(
     model: Model,
     batch: Batch,
     noise: Noise | None,
+    loss: Callable[[Words, Words, Score, Rescore], Float[Tensor, ""] | None],
     *,
+    adds_up: bool = False,
+) -> Float[Tensor, ""]:
+    """The sum of `loss(source, gold, score, rescore)` over the sentences: a prefix's score, and the same with
+    gradient."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(batch.source_BS.shape[0]):
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        gold = tuple(one.target_BT[0].tolist())
+        if gold:
+            following = partial(_next_scores, model, one, one_noise)
+            rescore = rescoring(following, adds_up=adds_up)
+            score = _without_gradient(following, adds_up=adds_up)
+            part = loss(tuple(one.source_BS[0].tolist()), gold, score, rescore)
+            total = total if part is None else total + part
+    return total
+
+
+def bso_of_one(
     successors: Callable[[Words], Next],
+    *,
     beam: int,
     margin: float,
     ended_gives_up_place: bool,
     cost: SegmentCost,
-    adds_up: bool = False,
-) -> Float[Tensor, ""]:
-    """Search sentence by sentence; score each violating prefix and gold's again, each from its first word, and sum
+) -> Callable[[Words, Words, Score, Rescore], Float[Tensor, ""]]:
+    """BSO of one sentence: search, score each violating prefix and gold's again, each from its first word, and sum
     cost * (margin - f(gold) + f(rival))."""
-    total = torch.zeros((), dtype=torch.float64)
-    for row in range(batch.source_BS.shape[0]):
-        gold = tuple(batch.target_BT[row, : batch.target_length_B[row]].tolist())
-        if not gold:
-            continue
-        one, one_noise = alone(batch, row), noise_alone(noise, row)
+
+    def loss(source: Words, gold: Words, score: Score, rescore: Rescore) -> Float[Tensor, ""]:
         search = training_search(
-            successors(tuple(one.source_BS[0].tolist())),
-            ranks_from_scratch(model, one, one_noise, adds_up=adds_up),
+            successors(source),
+            score,
             gold,
             beam=beam,
             margin=margin,
             ended_gives_up_place=ended_gives_up_place,
             ties=False,
         )
-        restart, score = 0, scores_from_scratch(model, one, one_noise, adds_up=adds_up)
+        total, restart = torch.zeros((), dtype=torch.float64), 0
         for t, segment in enumerate(search.rivals, 1):
-            if segment is None:
-                continue
-            weight = cost(segment, gold[restart:t], gold[restart - 1] if restart else None)
-            loss = torch.tensor(margin, dtype=torch.float64)
-            if not search.rival_is_gold[t - 1]:
-                rival = (*gold[:restart], *segment)
-                loss = loss - score(gold[:t]) + score(rival)
-            total = total + weight * loss
-            restart = t
-    return total
+            if segment is not None:
+                weight = cost(segment, gold[restart:t], gold[restart - 1] if restart else None)
+                behind = rescore((*gold[:restart], *segment)) - rescore(gold[:t])
+                total = total + weight * (margin if search.rival_is_gold[t - 1] else margin + behind)
+                restart = t
+        return total
 
-
-def naive_without_restarts(
-    model: Model,
-    batch: Batch,
-    noise: Noise | None,
-    *,
-    successors: Callable[[Words], Next],
-    beam: int,
-    ended_gives_up_place: bool,
-    adds_up: bool,
-    loss: Callable[[UninterruptedSearch, Words, Callable[[Words], Float[Tensor, ""]]], Float[Tensor, ""] | None],
-) -> Float[Tensor, ""]:
-    """Search sentence by sentence and add up `loss(search, gold, score)`, where score re-scores a whole prefix."""
-    total = torch.zeros((), dtype=torch.float64)
-    for row in range(batch.source_BS.shape[0]):
-        gold = tuple(batch.target_BT[row, : batch.target_length_B[row]].tolist())
-        if not gold:
-            continue
-        one, one_noise = alone(batch, row), noise_alone(noise, row)
-        search = uninterrupted_search(
-            successors(tuple(one.source_BS[0].tolist())),
-            ranks_from_scratch(model, one, one_noise, adds_up=adds_up),
-            gold,
-            beam=beam,
-            ended_gives_up_place=ended_gives_up_place,
-            ties=False,
-        )
-        part = loss(search, gold, scores_from_scratch(model, one, one_noise, adds_up=adds_up))
-        total = total if part is None else total + part
-    return total
+    return loss
 
 
 def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Words) -> Float[Tensor, ""]:
@@ -108,34 +93,25 @@ def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Words) 
     return total
 
 
-def scores_from_scratch(
-    model: Model, one: Batch, noise: Noise | None, *, adds_up: bool
-) -> Callable[[Words], Float[Tensor, ""]]:
+def rescoring(following: Callable[[Words], Float[Tensor, " V"]], *, adds_up: bool) -> Rescore:
     """f of a prefix, or the sum of f over its own prefixes; scores after equal words are computed once."""
-    following = cache(partial(_next_scores, model, one, noise))
+    following = cache(following)
 
-    def score(prefix: Words) -> Float[Tensor, ""]:
+    def rescore(prefix: Words) -> Float[Tensor, ""]:
         first = 1 if adds_up else len(prefix)
         return torch.stack([following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1)]).sum()
 
-    return score
+    return rescore
 
 
-def ranks_from_scratch(
-    model: Model, one: Batch, noise: Noise | None, *, adds_up: bool = False
-) -> Callable[[Words], float]:
-    """The same without gradient."""
+def _without_gradient(following: Callable[[Words], Float[Tensor, " V"]], *, adds_up: bool) -> Score:
+    numbers = cache(torch.no_grad()(lambda read: following(read).tolist()))
 
-    @cache
-    def following(prefix: Words) -> list[float]:
-        with torch.no_grad():
-            return _next_scores(model, one, noise, prefix).tolist()
-
-    def rank(prefix: Words) -> float:
+    def score(prefix: Words) -> float:
         first = 1 if adds_up else len(prefix)
-        return sum(following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
+        return sum(numbers(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
 
-    return rank
+    return score
 
 
 def _next_scores(model: Model, one: Batch, noise: Noise | None, read: Words) -> Float[Tensor, " V"]:

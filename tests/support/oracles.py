@@ -6,7 +6,7 @@ Nothing here is batched or shared with argbeam's own search. A prefix is a tuple
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from argbeam.models.state import State
 
 Words = tuple[int, ...]
 Next = Callable[[Words], list[int]]
-Rank = Callable[[Words], float]
+Score = Callable[[Words], float]
 
 _PRIME = 2**31 - 1
 
@@ -126,20 +126,20 @@ def shift_reduce(source: Sequence[int], *, vocabulary: int, actions: int) -> Nex
     return successors
 
 
-# Ranks: the three score rules, each from a whole prefix.
+# Scores: the three score rules, each from a whole prefix.
 
 
-def last_score(model: ToyModel, sentence: int) -> Rank:
+def last_score(model: ToyModel, sentence: int) -> Score:
     """The score of the newest word."""
     return lambda prefix: model.score_of(sentence, prefix[:-1], prefix[-1])
 
 
-def score_sum(model: ToyModel, sentence: int) -> Rank:
+def score_sum(model: ToyModel, sentence: int) -> Score:
     """The sum of the words' scores."""
     return lambda prefix: math.fsum(model.score_of(sentence, prefix[:t], prefix[t]) for t in range(len(prefix)))
 
 
-def logprob_sum(model: ToyModel, sentence: int) -> Rank:
+def logprob_sum(model: ToyModel, sentence: int) -> Score:
     """The sum of the words' log-probabilities over the whole vocabulary."""
 
     def logprob(prefix: Words, word: int) -> float:
@@ -154,8 +154,8 @@ def logprob_sum(model: ToyModel, sentence: int) -> Rank:
 
 @dataclass(frozen=True)
 class BruteForce:
-    """What a search found in one sentence: sequences in order, whether they ended properly, and the beam of
-    every step, best first, before ended prefixes leave it."""
+    """The result of a search in one sentence: sequences in order, whether they ended properly, and the beam of every
+    step, best first, before ended prefixes leave it."""
 
     sequences: list[Words]
     finished: list[bool]
@@ -167,77 +167,66 @@ def enumerate_sequences(successors: Next, *, length: int, end: int | None = None
     """Every sequence of exactly `length` words; with `end`, every one of at most `length` that ends in it."""
     complete: list[Words] = []
     alive: list[Words] = [()]
-    for t in range(length):
+    for _ in range(length):
         grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
-        if end is None:
-            complete = grown if t == length - 1 else []
-            alive = grown
-        else:
-            complete += [prefix for prefix in grown if prefix[-1] == end]
-            alive = [prefix for prefix in grown if prefix[-1] != end]
-    return complete
+        complete += [prefix for prefix in grown if prefix[-1] == end]
+        alive = [prefix for prefix in grown if prefix[-1] != end]
+    return alive if end is None else complete
 
 
-def greedy(successors: Next, rank: Rank, *, length: int, end: int | None = None) -> Words:
+def greedy(successors: Next, score: Score, *, length: int, end: int | None = None) -> Words:
     """Take the best word again and again; stop at `end`, or where no word may follow."""
     prefix: Words = ()
     while len(prefix) < length and successors(prefix) and (not prefix or prefix[-1] != end):
-        prefix = max(((*prefix, word) for word in successors(prefix)), key=rank)
+        prefix = max(((*prefix, word) for word in successors(prefix)), key=score)
     return prefix
 
 
-def brute_force_beam(successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
-    """A beam search of fixed length. If it meets a dead end, the beam before it is what it has found."""
-    alive: list[Words] = [()]
-    beams: list[list[Words]] = []
-    dead = False
+def _beams(successors: Next, score: Score, *, beam: int, length: int, end: int | None) -> Iterator[list[Words]]:
+    """The beam of every step; ended prefixes leave it, and a dead end is the last step."""
+    kept: list[Words] = [()]
     for _ in range(length):
-        kept = _best(successors, rank, alive, beam)
+        alive = [prefix for prefix in kept if not prefix or prefix[-1] != end]
+        kept = _ranked(successors, score, alive)[:beam]
         if not kept:
-            dead = True
-            break
-        beams.append(kept)
-        alive = kept
-    return BruteForce(alive[:n_best], [not dead] * len(alive[:n_best]), beams, dead)
+            return
+        yield kept
 
 
-def brute_force_stop_top(successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
-    """A beam search that ends when its top-ranked prefix has ended (n times for the n best)."""
-    alive: list[Words] = [()]
+def brute_force_beam(successors: Next, score: Score, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
+    """A beam search of fixed length. If it meets a dead end, the beam before it is its result."""
+    beams = list(_beams(successors, score, beam=beam, length=length, end=None))
+    found = (beams[-1] if beams else [()])[:n_best]
+    return BruteForce(found, [len(beams) == length] * len(found), beams, dead=len(beams) < length)
+
+
+def brute_force_stop_top(successors: Next, score: Score, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
+    """A beam search that ends when the best prefix of its beam has ended (n times for the n best)."""
     beams: list[list[Words]] = []
     found: list[Words] = []
-    while len(beams) < length and alive and len(found) < n_best:
-        kept = _best(successors, rank, alive, beam)
-        if not kept:
-            break
+    for kept in _beams(successors, score, beam=beam, length=length, end=EOS):
         beams.append(kept)
-        alive = [prefix for prefix in kept if prefix[-1] != EOS]
-        while kept and kept[0][-1] == EOS and len(found) < n_best:
-            found.append(kept[0])
-            kept = kept[1:]
-    if found:
-        return BruteForce(found, [True] * len(found), beams)
-    return BruteForce(alive[:1], [False] * len(alive[:1]), beams)
+        found += itertools.takewhile(lambda prefix: prefix[-1] == EOS, kept)
+        if len(found) >= n_best:
+            break
+    return _open_result(found, beams, n_best)
 
 
 def brute_force_stop_best(
-    successors: Next, rank: Rank, *, beam: int, length: int, n_best: int = 1, length_power: float = 0.0
+    successors: Next, score: Score, *, beam: int, length: int, n_best: int = 1, length_power: float = 0.0
 ) -> BruteForce:
     """A beam search that sets ended prefixes aside, runs to the limit, and returns the best of them."""
-    alive: list[Words] = [()]
-    beams: list[list[Words]] = []
-    ended: list[Words] = []
-    for _ in range(length):
-        kept = _best(successors, rank, alive, beam)
-        if not kept:
-            break
-        beams.append(kept)
-        ended += [prefix for prefix in kept if prefix[-1] == EOS]
-        alive = [prefix for prefix in kept if prefix[-1] != EOS]
+    beams = list(_beams(successors, score, beam=beam, length=length, end=EOS))
+    ended = [prefix for kept in beams for prefix in kept if prefix[-1] == EOS]
+    return _open_result(sorted(ended, key=lambda p: -score(p) / len(p) ** length_power), beams, n_best)
+
+
+def _open_result(ended: list[Words], beams: list[list[Words]], n_best: int) -> BruteForce:
+    """The first ended prefixes; where none has ended, the top of the last beam that goes on."""
     if ended:
-        ended.sort(key=lambda prefix: -rank(prefix) / len(prefix) ** length_power)
         return BruteForce(ended[:n_best], [True] * len(ended[:n_best]), beams)
-    return BruteForce(alive[:1], [False] * len(alive[:1]), beams)
+    top = [prefix for prefix in (beams[-1] if beams else [()]) if not prefix or prefix[-1] != EOS][:1]
+    return BruteForce(top, [False] * len(top), beams)
 
 
 @dataclass(frozen=True)
@@ -259,7 +248,7 @@ class TrainingSearch:
 
 def training_search(
     successors: Next,
-    rank: Rank,
+    score: Score,
     gold: Words,
     *,
     beam: int,
@@ -274,15 +263,10 @@ def training_search(
     violation, rivals, is_gold, ended, gold_score, rival_score, beams = [], [], [], [], [], [], []
     alive: list[Words] = [()]
     restarted_at = 0
-    on_beam = False
     for t in range(1, len(gold) + 1):
-        ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
-        if not ties and tied(ranked, rank):
-            reject()
+        ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
-        beams.append(kept)
-        on_beam = gold[:t] in kept
-        of_gold = rank(gold[:t])
+        of_gold = score(gold[:t])
         rival: Words | None = None
         rival_has_ended = False
         if t == len(gold):
@@ -292,10 +276,11 @@ def training_search(
             if len(kept) == beam:
                 rival = kept[beam - 1]
             top_ended = next((prefix for prefix in kept if prefix[-1] == EOS), None)
-            if ended_gives_up_place and top_ended is not None and of_gold < rank(top_ended) + margin:
+            if ended_gives_up_place and top_ended is not None and of_gold < score(top_ended) + margin:
                 rival, rival_has_ended = top_ended, True
-        of_rival = -math.inf if rival is None else rank(rival)
+        of_rival = -math.inf if rival is None else score(rival)
         violates = of_gold < of_rival + margin
+        beams.append(kept)
         violation.append(violates)
         rivals.append(rival[restarted_at:] if violates and rival is not None else None)
         is_gold.append(violates and rival == gold[:t])
@@ -306,13 +291,17 @@ def training_search(
             alive, restarted_at = [gold[:t]], t
         else:
             alive = [prefix for prefix in kept if not (ended_gives_up_place and prefix[-1] == EOS)]
-    return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, on_beam, beams)
+    return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, gold in beams[-1], beams)
 
 
-def tied(ranked: list[Words], rank: Rank) -> bool:
-    """Whether two prefixes rank alike up to rounding, as they do where dropout has left nothing of a step."""
-    ranks = [rank(prefix) for prefix in ranked]
-    return any(a - b <= 1e-12 * (1 + abs(a)) for a, b in itertools.pairwise(ranks) if math.isfinite(a + b))
+def _ranked(successors: Next, score: Score, alive: list[Words], *, ties: bool = True) -> list[Words]:
+    """All successors, best first. Without `ties` no two score alike up to rounding, as they do after much dropout."""
+    ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=score, reverse=True)
+    if not ties:
+        pairs = itertools.pairwise(map(score, ranked))
+        if any(a - b <= 1e-12 * (1 + abs(a)) for a, b in pairs if math.isfinite(a + b)):
+            reject()
+    return ranked
 
 
 @dataclass(frozen=True)
@@ -340,22 +329,20 @@ class UninterruptedSearch:
 
 
 def uninterrupted_search(
-    successors: Next, rank: Rank, gold: Words, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
+    successors: Next, score: Score, gold: Words, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
 ) -> UninterruptedSearch:
     """The beam search of decoding, with a look at gold after every step; `ties` as above."""
     beams, gold_score, rivals, rival_score = [], [], [], []
     alive: list[Words] = [()]
     stop = 0
     for t in range(1, len(gold) + 1):
-        ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=rank, reverse=True)
-        if not ties and tied(ranked, rank):
-            reject()
+        ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
         rival = next((prefix for prefix in ranked if prefix != gold[:t]), None)
         beams.append(kept)
-        gold_score.append(rank(gold[:t]))
+        gold_score.append(score(gold[:t]))
         rivals.append(rival)
-        rival_score.append(-math.inf if rival is None else rank(rival))
+        rival_score.append(-math.inf if rival is None else score(rival))
         ends_here = ended_gives_up_place and bool(kept) and kept[0][-1] == EOS
         if not stop and (gold[:t] not in kept or ends_here or t == len(gold)):
             stop = t
@@ -366,8 +353,3 @@ def uninterrupted_search(
 def example_of(target: Sequence[int], *, source: Sequence[int] = (4,), sentence: int = 0) -> Example:
     """An example from lists."""
     return Example(tuple(source), tuple(target), sentence)
-
-
-def _best(successors: Next, rank: Rank, alive: list[Words], beam: int) -> list[Words]:
-    grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
-    return sorted(grown, key=rank, reverse=True)[:beam]

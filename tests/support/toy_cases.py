@@ -1,4 +1,4 @@
-"""Batches of toy sentences drawn by hypothesis, and what a search found in them as lists of words."""
+"""Batches of toy sentences drawn by hypothesis, and the results of their searches as lists of tokens."""
 
 import math
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Batch, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.search.gold import Gold, Policy, Restart
-from argbeam.search.result import SearchResult
+from argbeam.search.result import SearchResult, Violations
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from oracles import (
     Next,
-    Rank,
+    Score,
     ToyModel,
     Words,
     enumerate_sequences,
@@ -31,12 +31,12 @@ from oracles import (
     unconstrained,
 )
 
-RANKS: dict[ScoreRule, Callable[[ToyModel, int], Rank]] = {
+SCORES: dict[ScoreRule, Callable[[ToyModel, int], Score]] = {
     LastScore(): last_score,
     ScoreSum(): score_sum,
     LogprobSum(): logprob_sum,
 }
-rules = st.sampled_from(list(RANKS))
+rules = st.sampled_from(list(SCORES))
 stops = st.sampled_from([StopTop(), StopBest()])
 
 
@@ -64,14 +64,14 @@ class Case:
         rule: ScoreRule,
         stop: Stop | None = None,
         n_best: int = 1,
+        steps: int = 0,
         golds: list[Words] | None = None,
-        margin: float = 1.0,
-        policy: Callable[[float], Policy] = Restart,
+        policy: Policy | None = None,
     ) -> SearchResult:
         gold, lengths = None, self.lengths
         if golds is not None:
             padded = make_batch([example_of(words) for words in golds])
-            gold = Gold(padded.target_BT, padded.target_length_B, policy(margin))
+            gold = Gold(padded.target_BT, padded.target_length_B, policy or Restart())
             lengths = [len(words) for words in golds]
         return beam_search(
             self.model,
@@ -79,33 +79,66 @@ class Case:
             self.successors.start(self.batch),
             beam_size=beam,
             length_B=torch.tensor(lengths),
-            steps=max(lengths),
+            steps=max(steps, *lengths),
             rule=rule,
             stop=stop,
             gold=gold,
             n_best=n_best,
         )
 
-    def rank(self, rule: ScoreRule, b: int) -> Rank:
-        return RANKS[rule](self.model, int(self.batch.sentence_B[b]))
+    def score(self, rule: ScoreRule, b: int) -> Score:
+        return SCORES[rule](self.model, int(self.batch.sentence_B[b]))
+
+    def golds(self, data: st.DataObject, rule: ScoreRule, stop: Stop | None) -> list[Words]:
+        """A gold sequence for each sentence, half of the time the best of all."""
+        chosen, best = [], data.draw(st.booleans())
+        for b, (successors, length) in enumerate(zip(self.by_sentence, self.lengths, strict=True)):
+            possible = enumerate_sequences(successors, length=length, end=None if stop is None else EOS)
+            chosen.append(max(possible, key=self.score(rule, b)) if best else data.draw(st.sampled_from(possible)))
+        return chosen
+
+
+def table_case(
+    table: dict[tuple[Words, int], float],
+    length: int,
+    *,
+    end_symbol: bool = False,
+    source: Words = (4,),
+    successors: Successors | None = None,
+) -> Case:
+    """One sentence of the tokens 4, 5, 6 with scores by (prefix, token); all others are -100."""
+    successors = successors or Unconstrained(7, end_symbol)
+    return Case(ToyModel(7, table=table), [0], [list(source)], [length], [], successors)
+
+
+def table_violations(
+    table: dict[tuple[Words, int], float],
+    gold: Words,
+    policy: Policy,
+    *,
+    beam: int,
+    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
+    stop: Stop | None = None,
+    source: Words = (4,),
+    successors: Successors | None = None,
+) -> Violations:
+    """The violations of such a sentence."""
+    case = table_case(table, len(gold), end_symbol=stop is not None, source=source, successors=successors)
+    found = case.search(beam=beam, rule=rule, stop=stop, golds=[gold], policy=policy).violations
+    assert found is not None
+    return found
 
 
 def widest(case: Case, *, end: int | None) -> int:
-    """The largest number of prefixes alive at one step, and a few more."""
-    spaces = [
-        len(enumerate_sequences(successors, length=t, end=end)) if end is None else _open_space(successors, t)
-        for successors, length in zip(case.by_sentence, case.lengths, strict=True)
-        for t in range(1, length + 1)
-    ]
+    """The largest number of prefixes of one length, ended ones included, and a few more."""
+    spaces = []
+    for successors, length in zip(case.by_sentence, case.lengths, strict=True):
+        alive: list[Words] = [()]
+        for _ in range(length):
+            grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+            spaces.append(len(grown))
+            alive = [prefix for prefix in grown if prefix[-1] != end]
     return max(spaces) + 3
-
-
-def _open_space(successors: Next, length: int) -> int:
-    alive: list[Words] = [()]
-    for _ in range(length):
-        grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
-        alive = [prefix for prefix in grown if prefix[-1] != EOS]
-    return len(grown)
 
 
 SMALL_SPACES = [(5, 5), (6, 4), (7, 3), (8, 3)]  # vocabulary and longest length
@@ -150,28 +183,17 @@ open_cases = unconstrained_cases(end_symbol=True)
 
 def sequences(result: SearchResult, b: int) -> list[Words]:
     """The sequences returned for a sentence, without padding; places that hold none are left out."""
-    return [
-        tuple(row[:length])
-        for row, length, rank in zip(
-            result.tokens_BNT[b].tolist(),
-            result.length_BN[b].tolist(),
-            result.score_BN[b].tolist(),
-            strict=True,
-        )
-        if rank > -math.inf
-    ]
+    rows, lengths, scores = result.tokens_BNT[b].tolist(), result.length_BN[b].tolist(), result.score_BN[b].tolist()
+    found = zip(rows, lengths, scores, strict=True)
+    return [tuple(row[:length]) for row, length, score in found if score > -math.inf]
 
 
 def beams_of(result: SearchResult, b: int) -> list[list[tuple[Words, float]]]:
-    """Every step's prefixes with their ranks, read back through the parents."""
-    steps: list[list[tuple[Words, float]]] = []
-    rows: list[Words] = [()] * result.beams.tokens_TBJ.shape[2]
-    for tokens_J, parents_J, ranks_J in zip(
-        result.beams.tokens_TBJ[:, b].tolist(),
-        result.beams.parents_TBJ[:, b].tolist(),
-        result.beams.scores_TBJ[:, b].tolist(),
-        strict=True,
-    ):
-        rows = [(*rows[parent], word) for word, parent in zip(tokens_J, parents_J, strict=True)]
-        steps.append([(row, rank) for row, rank in zip(rows, ranks_J, strict=True) if rank > -math.inf])
+    """Every step's prefixes with their scores, read back through the parents."""
+    beams, steps = result.beams, []
+    rows: list[Words] = [()] * beams.tokens_TBJ.shape[2]
+    columns = (beams.tokens_TBJ[:, b].tolist(), beams.parents_TBJ[:, b].tolist(), beams.scores_TBJ[:, b].tolist())
+    for tokens, parents, scores in zip(*columns, strict=True):
+        rows = [(*rows[parent], token) for token, parent in zip(tokens, parents, strict=True)]
+        steps.append([(row, score) for row, score in zip(rows, scores, strict=True) if score > -math.inf])
     return steps

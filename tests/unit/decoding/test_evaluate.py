@@ -35,7 +35,7 @@ from oracles import (
     unconstrained,
 )
 from tape import TapeRecorder
-from toy_cases import RANKS
+from toy_cases import SCORES
 from toy_task import VOCABULARY, ToyTask, items_of, number_of
 
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ def decoder_of(kind: str, seed: int, *, rule: ScoreRule, batch: int) -> BatchDec
 
 def by_brute_force(kind: str, decoder: BatchDecoder, item: Item, *, beam: int, n_best: int) -> BruteForce:
     assert isinstance(decoder.model, ToyModel)
-    rank = RANKS[decoder.rule](decoder.model, number_of(item))
+    rank = SCORES[decoder.rule](decoder.model, number_of(item))
     source = VOCABULARY.encode(item.source)
     if kind == "ordering":
         return brute_force_beam(permutation(source), rank, beam=beam, length=len(source), n_best=n_best)
@@ -88,7 +88,7 @@ def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_orde
         assert [h.finished for h in decoded.hypotheses] == expected.finished
         assert decoded.dead == expected.dead
         assert isinstance(decoder.model, ToyModel)
-        rank = RANKS[rule](decoder.model, number_of(item))
+        rank = SCORES[rule](decoder.model, number_of(item))
         for hypothesis in decoded.hypotheses:
             assert hypothesis.score == pytest.approx(rank(hypothesis.tokens), abs=1e-9)
         # A search that is over goes on no further; the brute force may look on for what cannot win any more.

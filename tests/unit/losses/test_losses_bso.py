@@ -1,22 +1,22 @@
-"""BSO against naive re-scoring: loss and every gradient, for two kinds of decoder state."""
+"""BSO, its policies and its rules against naive re-scoring: loss and every gradient, for several kinds of decoders."""
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from argbeam.data.batches import Batch, make_batch
+from argbeam.data.batches import make_batch
 from argbeam.losses.bso import (
     Bso,
     BsoStep,
     Cost,
     Normalise,
-    curriculum_beam,
     one_minus_authors_bleu,
     one_minus_bleu,
     zero_one,
@@ -24,20 +24,46 @@ from argbeam.losses.bso import (
 from argbeam.losses.contract import LossOutput
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.noise import Noise
+from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
+from argbeam.search.score_rules import LastScore, ScoreSum
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Unconstrained
-from loss_cases import MODELS, TASKS, VOCABULARY, Task, drawn_batch, lstm
+from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
 from loss_oracles import (
+    Rescore,
     SegmentCost,
     TableModel,
+    bso_of_one,
     gradients,
-    naive_bso,
     naive_hamming,
     naive_one_minus_authors_bleu,
     naive_one_minus_bleu,
+    naive_total,
     naive_zero_one,
 )
-from oracles import Words, example_of
+from oracles import Score, UninterruptedSearch, Words, example_of, uninterrupted_search
+
+Rule = LastScore | ScoreSum
+# A policy, and the step of a search without restarts that it trains on.
+POLICIES: dict[Callable[[float], Policy], Callable[[UninterruptedSearch, float], int | None] | None] = {
+    Restart: None,
+    EarlyUpdate: UninterruptedSearch.early_update,
+    MaxViolation: UninterruptedSearch.max_violation,
+}
+
+
+def bso_step(
+    task: Task,
+    beam: int,
+    *,
+    cost: Cost = zero_one,
+    margin: float = 1.0,
+    policy: Callable[[float], Policy] = Restart,
+    rule: Rule = LastScore(),  # noqa: B008 - frozen and without state
+) -> BsoStep:
+    stop, open_length = task.stop or StopTop(), task.stop is not None
+    bso = Bso(task.successors, beam, stop, open_length, margin=margin, cost=cost, policy=policy, rule=rule)
+    return BsoStep(bso, beam)
 
 
 def hamming(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
@@ -67,32 +93,10 @@ CASES += [("convolutional encoder", task) for task in ("open length, stop top", 
 CASES += [("Transformer", task) for task in ("open length, stop top", "open length, stop best", "shift reduce")]
 
 
-def rescored(
-    step: BsoStep, model: nn.Module, batch: Batch, noise: Noise | None, task: Task, cost: SegmentCost
-) -> Tensor:
-    """The step's loss by scoring every violating prefix from scratch."""
-    return naive_bso(
-        model,
-        batch,
-        noise,
-        successors=task.naive,
-        beam=step.beam,
-        margin=step.bso.margin,
-        ended_gives_up_place=isinstance(task.stop, StopTop),
-        cost=cost,
-    )
-
-
-def bso_step(task: Task, beam: int, *, cost: Cost = zero_one, margin: float = 1.0) -> BsoStep:
-    bso = Bso(
-        task.successors,
-        train_beam=beam,
-        stop=task.stop or StopTop(),
-        open_length=task.stop is not None,
-        cost=cost,
-        margin=margin,
-    )
-    return BsoStep(bso, beam)
+def rescored(task: Task, step: BsoStep, cost: SegmentCost) -> Callable[..., Tensor]:
+    """The step's loss of one sentence by scoring every violating prefix from scratch."""
+    gives_up = isinstance(task.stop, StopTop)
+    return bso_of_one(task.naive, beam=step.beam, margin=step.bso.margin, ended_gives_up_place=gives_up, cost=cost)
 
 
 @pytest.mark.parametrize(("model_name", "task_name"), CASES)
@@ -103,24 +107,40 @@ def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
 ) -> None:
     """Beams run from 1 to wider than the space: at K = 30 all 24 orders of 4 words fit, and all pairs of 5 words."""
     task = TASKS[task_name]
-    seed = data.draw(st.integers(0, 10**6))
-    rng = random.Random(seed)
-    batch = drawn_batch(
-        task,
-        rng,
-        sentences=data.draw(st.integers(1, 3)),
-        padding_rows=data.draw(st.integers(0, 2)),
-        padding=data.draw(st.integers(0, 2)),
-    )
-    model = MODELS[model_name](seed, 0.4)
-    noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
+    model, batch, noise = drawn_case(data, task, [model_name])
     cost, naive_cost = data.draw(st.sampled_from(COSTS))
-    beam = data.draw(st.sampled_from([1, 2, 3, 5, 30]))
-    margin = data.draw(st.sampled_from([0.3, 1.0, 2.5]))
+    beam, margin = data.draw(st.sampled_from([1, 2, 3, 5, 30])), data.draw(st.sampled_from([0.3, 1.0, 2.5]))
     step = bso_step(task, beam, cost=cost, margin=margin)
-    loss, expected = step(model, batch, noise).total, rescored(step, model, batch, noise, task, naive_cost)
-    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-10, atol=1e-10)
+    expected = naive_total(model, batch, noise, rescored(task, step, naive_cost))
+    assert_same_loss(step(model, batch, noise).total, expected, model)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"), [(policy, rule) for policy in POLICIES for rule in (LastScore(), ScoreSum())][1:]
+)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_other_policies_and_sums_have_the_loss_of_rescoring_their_violations(
+    policy: Callable[[float], Policy], rule: Rule, data: st.DataObject
+) -> None:
+    task = TASKS[data.draw(st.sampled_from(list(TASKS)))]
+    model, batch, noise = drawn_case(data, task)
+    beam, margin = data.draw(st.sampled_from([1, 2, 3, 10])), data.draw(st.sampled_from([0.3, 1.0, 2.5]))
+    step = bso_step(task, beam, margin=margin, policy=policy, rule=rule)
+    trained_step = POLICIES[policy]
+
+    def margin_loss(source: Words, gold: Words, score: Score, rescore: Rescore) -> Tensor | None:
+        gives_up = isinstance(task.stop, StopTop)
+        search = uninterrupted_search(
+            task.naive(source), score, gold, beam=beam, ended_gives_up_place=gives_up, ties=False
+        )
+        assert trained_step is not None
+        t = trained_step(search, margin)
+        return None if t is None else margin - rescore(gold[:t]) + rescore(search.rivals[t - 1] or ())
+
+    loss = rescored(task, step, naive_zero_one) if trained_step is None else margin_loss
+    expected = naive_total(model, batch, noise, loss, adds_up=rule.adds_up)
+    assert_same_loss(step(model, batch, noise).total, expected, model)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +152,8 @@ def test_the_bleu_costs_are_those_of_rescoring_up_to_float32(cost: Cost, naive: 
     for seed in range(5):
         batch = drawn_batch(task, random.Random(seed), sentences=3, padding_rows=1, padding=1)
         step, model = bso_step(task, 3, cost=cost), lstm(1, seed, 0.0)
-        loss, expected = step(model, batch, None).total, rescored(step, model, batch, None, task, naive)
-        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-6, atol=1e-6)
+        expected = naive_total(model, batch, None, rescored(task, step, naive))
+        assert_same_loss(step(model, batch, None).total, expected, model, 1e-6)
 
 
 @pytest.mark.parametrize("elsewhere", [math.nan, math.inf])
@@ -152,17 +171,22 @@ def test_a_cost_is_read_at_violations_alone(elsewhere: float) -> None:
     torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=0, atol=0)
 
 
-def test_the_cases_compared_with_rescoring_hold_every_kind_of_violation() -> None:
-    """Without this the comparison could pass on cases in which nothing happens."""
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_cases_compared_with_rescoring_hold_every_kind_of_violation(policy: Callable[[float], Policy]) -> None:
+    """Without this the comparisons could pass on cases in which nothing happens."""
     sums: dict[str, float] = {}
-    task = TASKS["open length, stop top"]
+    task = TASKS["open length, stop top" if policy is Restart else "fixed length"]
     for seed in range(20):
         batch = drawn_batch(task, random.Random(seed), sentences=3, padding_rows=1, padding=1)
-        for name, value in bso_step(task, 3)(lstm(1, seed, 0.0), batch, None).sums.items():
+        for name, value in bso_step(task, 3, policy=policy)(lstm(1, seed, 0.0), batch, None).sums.items():
             sums[name] = sums.get(name, 0.0) + float(value.sum())
-    assert sums["violations"] > 60  # more than one in a sentence: restarts
-    assert sums["violations"] < sums["words"]
-    assert min(sums["rival_is_gold"], sums["rival_ended"], sums["gold_on_beam"]) >= 5
+    if policy is Restart:
+        assert 60 < sums["violations"] < sums["words"]  # more than one in a sentence: restarts
+        assert min(sums["rival_is_gold"], sums["rival_ended"], sums["gold_on_beam"]) >= 5
+    else:
+        assert 5 < sums["stopped_early"] < sums["sentences"] - 5
+        assert 5 < sums["violations"] <= sums["sentences"]
+        assert sums["segment_words"] < sums["words"]
 
 
 @pytest.mark.parametrize("task_name", TASKS)
@@ -193,15 +217,13 @@ def test_gradients_are_numerical_derivatives(task_name: str) -> None:
             parameter.copy_(start)
 
 
-# Hand-computed cases: words a to d, whose scores after each prefix stand in a table.
+# Cases computed by hand: tokens a to d, with their scores after each prefix in a table.
 
 A, B, C, D = 4, 5, 6, 7
 Scores = dict[Words, dict[int, float]]
 
 
-def by_hand(
-    table: dict[Words, dict[int, float]], gold: Words, beam: int, **settings: object
-) -> tuple[TableModel, LossOutput]:
+def by_hand(table: Scores, gold: Words, beam: int, **settings: object) -> tuple[TableModel, LossOutput]:
     """BSO of one sentence of fixed length; words that the table leaves out score -100."""
     model = TableModel(table, vocabulary=VOCABULARY)
     bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, open_length=False)
@@ -251,28 +273,15 @@ def test_diagnostics_count_violations_and_the_words_of_their_segments() -> None:
     10 * 1 // 5 = 2 and 10 * 3 // 5 = 6."""
     model, out = by_hand(FIVE_WORDS, (A, B, C, D, A), 2)
     assert out.total.item() == 5.5
-    assert model.gradients(out.total) == {
-        ((A,), B): -1.0,
-        ((B,), B): 1.0,
-        ((A, B, C), D): -1.0,
-        ((A, B, D), A): 1.0,
-    }
+    assert model.gradients(out.total) == {((A,), B): -1.0, ((B,), B): 1.0, ((A, B, C), D): -1.0, ((A, B, D), A): 1.0}
     tenths = {name: out.sums[name].tolist() for name in ("violations_by_tenth", "words_by_tenth")}
     assert tenths == {
         "violations_by_tenth": [0, 0, 1, 0, 0, 0, 1, 0, 0, 0],
         "words_by_tenth": [1, 0, 1, 0, 1, 0, 1, 0, 1, 0],
     }
     scalars = {name: value.item() for name, value in out.sums.items() if value.dim() == 0}
-    assert scalars == {
-        "loss": 5.5,
-        "sentences": 1,
-        "words": 5,
-        "violations": 2,
-        "rival_is_gold": 0,
-        "rival_ended": 0,
-        "segment_words": 4,
-        "gold_on_beam": 1,
-    }
+    counts = {"violations": 2, "rival_is_gold": 0, "rival_ended": 0, "segment_words": 4, "gold_on_beam": 1}
+    assert scalars == {"loss": 5.5, "sentences": 1, "words": 5, **counts}
 
 
 @pytest.mark.parametrize("task_name", TASKS)
@@ -311,11 +320,54 @@ def test_the_beam_is_2_and_grows_by_1_every_2_epochs_up_to_the_train_beam() -> N
     for train_beam, beams in table.items():
         bso = Bso(Permutation(), train_beam=train_beam)
         assert [bso.at(epoch).beam for epoch in range(len(beams))] == beams
-    grown = [curriculum_beam(epoch, start=3, end=5, epochs_per_beam=1) for epoch in range(5)]
-    assert grown == [3, 4, 5, 5, 5]
+    faster = Bso(Permutation(), train_beam=5, start_beam=3, epochs_per_beam=1)
+    assert [faster.at(epoch).beam for epoch in range(5)] == [3, 4, 5, 5, 5]
 
 
 def test_the_losses_of_two_epochs_with_one_beam_are_equal_and_can_share_a_captured_step() -> None:
     bso = Bso(Permutation(), train_beam=4)
     assert bso.at(0) == bso.at(1) != bso.at(2)
     assert hash(bso.at(0)) == hash(bso.at(1))
+
+
+# Gold a b c at beam 2: b 3, a 2; then b b 5, b a 4, and gold a b 1 falls off; then b b c 0.5, b a c 0.2, against gold's
+# 0.4.
+LOST: Scores = {
+    (): {B: 3.0, A: 2.0},
+    (B,): {B: 5.0, A: 4.0},
+    (A,): {B: 1.0},
+    (B, B): {C: 0.5},
+    (B, A): {C: 0.2},
+    (A, B): {C: 0.4},
+}
+
+
+def test_early_update_trains_on_the_step_where_gold_fell_off() -> None:
+    """margin - f(gold) + f(rival) = 1 - 1 + 5; by sums 1 - (2 + 1) + (3 + 5) = 6, with a gradient for each token."""
+    model, out = by_hand(LOST, (A, B, C), 2, policy=EarlyUpdate)
+    assert out.total.item() == 5.0
+    assert model.gradients(out.total) == {((A,), B): -1.0, ((B,), B): 1.0}
+    figures = {name: out.sums[name].item() for name in ("violations", "segment_words", "stopped_early", "stop_words")}
+    assert figures == {"violations": 1, "segment_words": 2, "stopped_early": 1, "stop_words": 2}
+    model, out = by_hand(LOST, (A, B, C), 2, policy=EarlyUpdate, rule=ScoreSum())
+    assert out.total.item() == 6.0
+    assert model.gradients(out.total) == {((), A): -1.0, ((), B): 1.0, ((A,), B): -1.0, ((B,), B): 1.0}
+
+
+def test_maximum_violation_by_sums_trains_on_the_last_step_here() -> None:
+    """Sums of gold 2, 3, 3.4, of its rivals 3, 8, 8.5: 1 - 3.4 + 8.5 = 6.1, and six scores have a gradient."""
+    model, out = by_hand(LOST, (A, B, C), 2, policy=MaxViolation, rule=ScoreSum())
+    assert out.total.item() == pytest.approx(6.1, abs=1e-12)
+    assert model.gradients(out.total) == {
+        **{((), A): -1.0, ((A,), B): -1.0, ((A, B), C): -1.0},
+        **{((), B): 1.0, ((B,), B): 1.0, ((B, B), C): 1.0},
+    }
+    assert (out.sums["segment_words"], out.sums["stop_words"], out.sums["stopped_early"]) == (3, 2, 1)
+
+
+def test_steps_with_different_policies_or_rules_do_not_share_a_captured_step() -> None:
+    task, rules = TASKS["permutation"], (LastScore(), ScoreSum())
+    assert len({bso_step(task, 2, policy=policy, rule=rule) for policy in POLICIES for rule in rules}) == 6
+    assert bso_step(task, 2, policy=EarlyUpdate, rule=ScoreSum()) == bso_step(
+        task, 2, policy=EarlyUpdate, rule=ScoreSum()
+    )

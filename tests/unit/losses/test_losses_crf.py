@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,19 +18,14 @@ from argbeam.models.noise import Noise
 from argbeam.search.score_rules import ScoreSum
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Unconstrained
-from loss_cases import MODELS, TASKS, VOCABULARY, Task, drawn_batch, lstm
-from loss_oracles import TableModel, alone, gradients, naive_without_restarts, noise_alone, scores_from_scratch
-from oracles import UninterruptedSearch, Words, enumerate_sequences, example_of
+from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
+from loss_oracles import Rescore, TableModel, gradients, naive_total
+from oracles import Score, Words, enumerate_sequences, example_of, uninterrupted_search
 
 
 def crf_step(task: Task, beam: int) -> CrfStep:
-    return Crf(
-        task.successors,
-        train_beam=beam,
-        start_beam=beam,
-        stop=task.stop or StopTop(),
-        open_length=task.stop is not None,
-    ).at(0)
+    stop, open_length = task.stop or StopTop(), task.stop is not None
+    return Crf(task.successors, beam, stop, open_length, start_beam=beam).at(0)
 
 
 @pytest.mark.parametrize("task_name", ["fixed length", "permutation", "shift reduce"])
@@ -51,20 +45,18 @@ def test_with_a_beam_as_wide_as_the_space_it_is_the_globally_normalised_probabil
         batch = make_batch(short, target_length=3, size=3)
     model = MODELS[data.draw(st.sampled_from(list(MODELS)))](seed, 0.4)
     noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
-    expected, widest = torch.zeros((), dtype=torch.float64), 1
-    for row, length in enumerate(batch.target_length_B.tolist()):
-        if length == 0:
-            continue
-        one, one_noise = alone(batch, row), noise_alone(noise, row)
-        successors = task.naive(tuple(one.source_BS[0].tolist()))
-        space = enumerate_sequences(successors, length=length)
-        widest = max(widest, *(len(enumerate_sequences(successors, length=t)) for t in range(1, length + 1)))
-        scores = list(map(scores_from_scratch(model, one, one_noise, adds_up=True), space))
-        gold = tuple(one.target_BT[0].tolist())
-        expected = expected - (scores[space.index(gold)].exp() / torch.stack(scores).exp().sum()).log()
+    widest = 1
+
+    def minus_log_probability(source: Words, gold: Words, score: Score, rescore: Rescore) -> Tensor:
+        nonlocal widest
+        successors = task.naive(source)
+        spaces = [enumerate_sequences(successors, length=t) for t in range(1, len(gold) + 1)]
+        widest = max(widest, *map(len, spaces))
+        return -(rescore(gold).exp() / torch.stack(list(map(rescore, spaces[-1]))).exp().sum()).log()
+
+    expected = naive_total(model, batch, noise, minus_log_probability, adds_up=True)
     out = crf_step(task, widest)(model, batch, noise)
-    torch.testing.assert_close(out.total, expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(gradients(out.total, model), gradients(expected, model), rtol=1e-10, atol=1e-10)
+    assert_same_loss(out.total, expected, model)
     assert out.sums["stopped_early"] == 0
 
 
@@ -75,37 +67,22 @@ def test_loss_and_gradients_are_those_of_rescoring_the_beam_where_gold_fell_off(
     task_name: str, data: st.DataObject
 ) -> None:
     task = TASKS[task_name]
-    seed = data.draw(st.integers(0, 10**6))
-    batch = drawn_batch(
-        task,
-        random.Random(seed),
-        sentences=data.draw(st.integers(1, 3)),
-        padding_rows=data.draw(st.integers(0, 2)),
-        padding=data.draw(st.integers(0, 2)),
-    )
-    model = MODELS[data.draw(st.sampled_from(list(MODELS)))](seed, 0.4)
-    noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
+    model, batch, noise = drawn_case(data, task)
     beam = data.draw(st.sampled_from([1, 2, 3, 10]))
     stops: list[int] = []
 
-    def minus_log_share(search: UninterruptedSearch, gold: Words, score: Callable[[Words], Tensor]) -> Tensor:
+    def minus_log_share(source: Words, gold: Words, score: Score, rescore: Rescore) -> Tensor:
+        gives_up = isinstance(task.stop, StopTop)
+        search = uninterrupted_search(
+            task.naive(source), score, gold, beam=beam, ended_gives_up_place=gives_up, ties=False
+        )
         prefixes = {*search.beams[search.stop - 1], gold[: search.stop]}
         stops.append(search.stop)
-        return torch.stack([score(prefix) for prefix in prefixes]).logsumexp(0) - score(gold[: search.stop])
+        return torch.stack([rescore(prefix) for prefix in prefixes]).logsumexp(0) - rescore(gold[: search.stop])
 
-    expected = naive_without_restarts(
-        model,
-        batch,
-        noise,
-        successors=task.naive,
-        beam=beam,
-        ended_gives_up_place=isinstance(task.stop, StopTop),
-        adds_up=True,
-        loss=minus_log_share,
-    )
+    expected = naive_total(model, batch, noise, minus_log_share, adds_up=True)
     out = crf_step(task, beam)(model, batch, noise)
-    torch.testing.assert_close(out.total, expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(gradients(out.total, model), gradients(expected, model), rtol=1e-10, atol=1e-10)
+    assert_same_loss(out.total, expected, model)
     assert out.sums["stop_words"] == sum(stops)
 
 
@@ -122,7 +99,7 @@ def test_the_cases_compared_with_rescoring_stop_early_and_late() -> None:
     assert sums["gold_on_beam"] > 5
 
 
-# Hand-computed cases: words a to c, whose scores after each prefix stand in a table.
+# Cases computed by hand: tokens a to c, with their scores after each prefix in a table.
 
 A, B, C = 4, 5, 6
 

@@ -7,15 +7,14 @@ import torch
 from torch import nn
 
 from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.data.vocabulary import BOS, EOS
+from argbeam.data.vocabulary import EOS
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
-from loss_oracles import CachedAttention, TableModel, alone, gradients, noise_alone
+from loss_cases import MODELS, assert_same_loss, small_lstm
+from loss_oracles import TableModel, alone, noise_alone, prefix_logprob
 
-VOCABULARY = 9
 EXAMPLES = [
     Example((4, 5, 6), (6, 5, EOS), 3),
     Example((7,), (7, 7, 7, 7, EOS), 8),
@@ -23,48 +22,25 @@ EXAMPLES = [
 ]
 
 
-def model(name: str) -> nn.Module:
-    generator = torch.Generator().manual_seed(1)
-    made: nn.Module = CachedAttention(vocabulary=VOCABULARY, hidden=4, dropout=0.3)
-    if name == "lstm":
-        made = LstmSeq2Seq(
-            source_vocabulary=VOCABULARY,
-            target_vocabulary=VOCABULARY,
-            layers=2,
-            hidden=4,
-            embedding=3,
-            dropout=0.3,
-        )
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.copy_(2 * torch.rand(parameter.shape, generator=generator) - 1)
-    return made.double()
-
-
 def summed_over_sentences(network: nn.Module, batch: Batch, noise: Noise | None) -> torch.Tensor:
-    """Each sentence alone and unpadded, read word by word: minus the log of softmax at the gold words."""
-    total = torch.zeros((), dtype=torch.float64)
-    for row in range(batch.source_BS.shape[0]):
-        one = alone(batch, row)
-        state = network.encode(one, noise_alone(noise, row))
-        words = one.target_BT[0].tolist()
-        for read, word in zip([BOS, *words], words, strict=False):
-            state = network.step(state, torch.tensor([read]))
-            total = total - torch.log(network.scores(network.output(state)[None])[0, 0].softmax(-1)[word])
-    return total
+    """Each sentence alone and unpadded, read token by token."""
+    singles = [
+        prefix_logprob(network, one, noise_alone(noise, row), tuple(one.target_BT[0].tolist()))
+        for row, one in enumerate(alone(batch, row) for row in range(len(batch.sentence_B)))
+    ]
+    return -torch.stack(singles).sum()
 
 
-@pytest.mark.parametrize("name", ["lstm", "attention"])
+@pytest.mark.parametrize("name", ["LSTM, 2 layers", "attention with a cache"])
 @pytest.mark.parametrize("with_noise", [False, True])
 def test_loss_and_gradients_are_the_sum_over_single_sentences(name: str, with_noise: bool) -> None:
     """Padding rows and columns count for nothing: neither in the loss, nor in the counts, nor in a gradient."""
-    network = model(name)
+    network = MODELS[name](1, 0.3)
     batch = make_batch(EXAMPLES, size=5, source_length=7, target_length=8)
     noise = Noise(1, torch.tensor(4), batch.sentence_B) if with_noise else None
     out = CrossEntropy()(network, batch, noise)
     expected = summed_over_sentences(network, batch, noise)
-    torch.testing.assert_close(out.total, expected, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(gradients(out.total, network), gradients(expected, network), rtol=1e-10, atol=1e-10)
+    assert_same_loss(out.total, expected, network)
     assert out.count is not None
     assert (out.count.item(), out.sums["sentences"].item(), out.sums["words"].item()) == (3, 3, 10)
     assert out.sums["loss"] == out.total
@@ -73,7 +49,7 @@ def test_loss_and_gradients_are_the_sum_over_single_sentences(name: str, with_no
 
 def test_a_model_that_finds_all_words_alike_has_the_vocabulary_as_its_perplexity() -> None:
     """Perplexity is exp(loss / words): 8 words, each of probability 1/9, give exp(8 * ln 9 / 8) = 9."""
-    network = model("lstm")
+    network = small_lstm()
     with torch.no_grad():
         for parameter in network.output_layer.parameters():
             parameter.zero_()
@@ -92,7 +68,7 @@ def test_the_loss_of_a_table_of_odds_is_computed_by_hand() -> None:
 
 
 def test_a_batch_of_padding_alone_has_no_loss_and_is_divided_by_one() -> None:
-    out = CrossEntropy()(model("lstm"), make_batch([], size=2, target_length=3), None)
+    out = CrossEntropy()(small_lstm(), make_batch([], size=2, target_length=3), None)
     assert out.count is not None
     assert (out.total.item(), out.count.item()) == (0.0, 1.0)
     assert out.sums["words"] == out.sums["sentences"] == 0

@@ -19,9 +19,9 @@ from argbeam.models.state import State
 from argbeam.search.score_rules import LastScore
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Unconstrained
+from loss_cases import VOCABULARY, small_lstm
 from loss_oracles import gradients
 
-VOCABULARY = 9
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 SEQUENCE_LOSSES: dict[str, Loss] = {
     "bso": Bso(ANYTHING, train_beam=3),
@@ -56,20 +56,12 @@ class FourMethods:
         self.encode, self.step, self.output, self.scores = model.encode, model.step, model.output, model.scores
 
 
-def network() -> Counting:
-    model = Counting(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=4, embedding=3, dropout=0.3
-    )
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
-    return model.double()
-
-
 @pytest.mark.parametrize("name", SEQUENCE_LOSSES)
 @pytest.mark.parametrize("weight", [0.3, 0.5])
 def test_a_mixture_is_the_weighted_sum_of_both_over_the_sequence_losses_count(name: str, weight: float) -> None:
     """Total and gradients in float64, with dropout: both see the noise that each sees alone. The source is read
     once."""
-    model, sequence = network(), SEQUENCE_LOSSES[name]
+    model, sequence = small_lstm(kind=Counting), SEQUENCE_LOSSES[name]
     examples = [Example((4, 5, 6), (6, 5, EOS), 3), Example((7,), (7, 7, 8, 4, EOS), 8)]
     batch = make_batch(examples, size=3, target_length=7)
     noise = Noise(1, torch.tensor(4), batch.sentence_B)
@@ -98,7 +90,7 @@ def test_a_mixtures_search_under_a_constraint_makes_its_words_ready_once_and_fin
     batch = make_batch(examples)
     conbso = Bso(Permutation(), train_beam=3, open_length=False).at(0)
     mixture = Mixed(Bso(Permutation(), train_beam=3, open_length=False), 0.3).at(0)
-    model = network()
+    model = small_lstm(kind=Counting)
     parts = 0.7 * conbso(model, batch, None).total + 0.3 * CrossEntropy()(model, batch, None).total
     model.listings = model.unlisted = 0
     out = mixture(model, batch, None)

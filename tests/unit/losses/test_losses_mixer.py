@@ -19,20 +19,13 @@ from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
+from loss_cases import small_lstm
 from loss_oracles import TableModel, alone, gradients, naive_one_minus_bleu, noise_alone
 from oracles import Words
 
 VOCABULARY = 6
 ALLOWED = [word for word in range(VOCABULARY) if word not in (PAD, BOS)]
 GOLD = (4, 5, EOS)
-
-
-def network() -> LstmSeq2Seq:
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=3, embedding=3, dropout=0.3
-    )
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
-    return model.double()
 
 
 def mixer_of(width: int, *, extra: int = 1, expected: float = 0.0) -> Mixer:
@@ -82,7 +75,7 @@ def test_the_mean_gradient_over_all_outcomes_is_that_of_the_expected_reward(
 ) -> None:
     """Each outcome is forced in turn and weighs by its probability. A baseline that differs from step to step and is
     far off changes no mean. delta = 9 is more than there is: all words are the model's own."""
-    model, loss = network(), MixerStep(mixer_of(3, extra=extra, expected=0.7), delta)
+    model, loss = small_lstm(VOCABULARY, hidden=3), MixerStep(mixer_of(3, extra=extra, expected=0.7), delta)
     batch = make_batch([Example((4, 5), GOLD, 3)])
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     # The oracle reads outputs longer than gold: its noise is drawn for as many steps.
@@ -139,7 +132,10 @@ def test_the_loss_of_one_draw_is_computed_by_hand() -> None:
 
 def test_no_gradient_of_the_baseline_reaches_the_model() -> None:
     """The model's gradient is the same whatever the error weighs."""
-    model, batch = network(), make_batch([Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4)], size=3)
+    model, batch = (
+        small_lstm(VOCABULARY, hidden=3),
+        make_batch([Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4)], size=3),
+    )
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     found = []
     for weight in (0.0, 100.0):
@@ -154,7 +150,7 @@ def test_a_batch_is_the_sum_of_its_sentences() -> None:
     """Alone and unpadded each draws the same words; padding rows add nothing."""
     examples = [Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4), Example((5, 4, 5), (5, 5, 4, 4, 1, EOS), 9)]
     batch = make_batch(examples, size=5, source_length=5, target_length=9)
-    model, loss = network(), MixerStep(mixer_of(3, extra=3, expected=0.2), 3)
+    model, loss = small_lstm(VOCABULARY, hidden=3), MixerStep(mixer_of(3, extra=3, expected=0.2), 3)
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     out = loss(model, batch, noise)
     singles = [loss(model, alone(batch, row), noise_alone(noise, row)) for row in range(3)]
@@ -173,14 +169,14 @@ def test_words_are_drawn_from_the_noise_of_their_update() -> None:
     for update in (0, 0, 1):
         noise = Noise(1, torch.tensor(update), batch.sentence_B)
         with patch.object(mixer_module, "drawn_tokens", wraps=drawn_tokens) as spied:
-            out = MixerStep(mixer_of(3), 4)(network(), batch, noise)
+            out = MixerStep(mixer_of(3), 4)(small_lstm(VOCABULARY, hidden=3), batch, noise)
         assert spied.call_count == 1
         seen.append(out.total.item())
     assert seen[0] == seen[1] != seen[2]
 
 
 def test_before_the_first_border_it_is_cross_entropy() -> None:
-    model, batch = network(), make_batch([Example((4, 5), GOLD, 3)])
+    model, batch = small_lstm(VOCABULARY, hidden=3), make_batch([Example((4, 5), GOLD, 3)])
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     loss = Mixer(Unconstrained(VOCABULARY, end_symbol=True), Baseline(3).double(), cross_entropy_epochs=2)
     assert torch.equal(loss.at(1)(model, batch, noise).total, CrossEntropy()(model, batch, noise).total)

@@ -19,7 +19,8 @@ from argbeam.models.state import State
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Choices, Permutation, Unconstrained
-from loss_oracles import alone, gradients, naive_one_minus_bleu, noise_alone, prefix_logprob
+from loss_cases import small_lstm
+from loss_oracles import gradients, naive_one_minus_bleu, noise_alone, prefix_logprob
 from oracles import Words, enumerate_sequences, permutation, unconstrained
 
 VOCABULARY = 6
@@ -41,14 +42,6 @@ class Given:
     ) -> Tensor:
         rows = [[*words, *[PAD] * (steps - len(words))] for words in self.sequences]
         return torch.tensor(rows).expand(len(limit_B), -1, -1)
-
-
-def network() -> LstmSeq2Seq:
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=3, embedding=3, dropout=0.3
-    )
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
-    return model.double()
 
 
 def naive_bleu_risk(words: Words, gold: Words) -> float:
@@ -74,7 +67,7 @@ def expected_risk(
     """Sentence by sentence over a set of outputs: sum p^alpha risk / sum p^alpha."""
     total = torch.zeros((), dtype=torch.float64)
     for row in range(len(EXAMPLES)):
-        one, gold = alone(batch, row), EXAMPLES[row].target
+        gold = EXAMPLES[row].target
         # Noise for as many steps as the longest output has.
         longest = max(len(words) for words in space)
         one = make_batch([Example(EXAMPLES[row].source, (4,) * longest, EXAMPLES[row].sentence)])
@@ -99,7 +92,7 @@ def test_with_the_whole_space_as_candidates_it_is_the_exact_expected_risk(
     risk: str, alpha: float, with_noise: bool
 ) -> None:
     """In float64, gradients included; with padding rows and columns."""
-    model, space = network(), whole_space(3)
+    model, space = small_lstm(VOCABULARY, hidden=3), whole_space(3)
     assert len(space) == 40  # END; three words and END; nine pairs and any of four words
     batch = make_batch(EXAMPLES, size=4, source_length=4, target_length=5)
     noise = Noise(1, torch.tensor(4), batch.sentence_B) if with_noise else None
@@ -122,7 +115,7 @@ def test_with_the_whole_space_as_candidates_it_is_the_exact_expected_risk(
 
 def test_a_beam_as_wide_as_the_space_finds_the_whole_space() -> None:
     """Both sentences' limits are 3 words: gold of three, and gold of two with one more."""
-    model = network()
+    model = small_lstm(VOCABULARY, hidden=3)
     model.dropout = 0.0
     batch = make_batch([Example((4, 5), (5, EOS), 3), Example((4,), (4, EOS), 8)])
     successors = Unconstrained(VOCABULARY, end_symbol=True)
@@ -140,7 +133,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_whole_space() -> None:
 @pytest.mark.parametrize("include_gold", [True, False])
 def test_what_is_there_twice_counts_once(include_gold: bool) -> None:
     """Gold among the candidates, or given beside them, is one candidate as well; empty places are none."""
-    model = network()
+    model = small_lstm(VOCABULARY, hidden=3)
     batch = make_batch(EXAMPLES[:1])
     successors = Unconstrained(VOCABULARY, end_symbol=True)
 
@@ -160,19 +153,12 @@ def test_what_is_there_twice_counts_once(include_gold: bool) -> None:
 
 def test_sampled_candidates_are_the_samplers() -> None:
     """The loss of the sequences that the sampler draws from the same state, told as candidates."""
-    model, batch = network(), make_batch(EXAMPLES[:1])
+    model, batch = small_lstm(VOCABULARY, hidden=3), make_batch(EXAMPLES[:1])
     model.dropout = 0.0
     noise = Noise(1, torch.tensor(4), batch.sentence_B)
     successors = Unconstrained(VOCABULARY, end_symbol=True)
-    words_BRT = sample(
-        model,
-        model.encode(batch, None),
-        successors.start(batch),
-        noise,
-        rows=12,
-        length_B=batch.target_length_B,
-        steps=3,
-    )
+    start = (model.encode(batch, None), successors.start(batch))
+    words_BRT = sample(model, *start, noise, rows=12, length_B=batch.target_length_B, steps=3)
     drawn = tuple(tuple(word for word in row if word != PAD) for row in words_BRT[0].tolist())
     assert 1 < len(set(drawn)) < 12
     out = Mrt(successors, Sampled(12), alpha=0.7, extra_length=0)(model, batch, noise)
@@ -183,7 +169,7 @@ def test_sampled_candidates_are_the_samplers() -> None:
 
 def test_under_a_constraint_all_candidates_are_valid() -> None:
     """A beam over the six orders of three words: the exact risk of exactly these."""
-    model, source = network(), (4, 5, 1)
+    model, source = small_lstm(VOCABULARY, hidden=3), (4, 5, 1)
     model.dropout = 0.0
     batch = make_batch([Example(source, (5, 4, 1), 0)])
     orders = {tuple(words) for words in enumerate_sequences(permutation(source), length=3, end=None)}
@@ -197,7 +183,7 @@ def test_under_a_constraint_all_candidates_are_valid() -> None:
 
 
 def test_a_batch_of_padding_alone_has_no_risk_and_no_gradient_that_is_not_a_number() -> None:
-    model, batch = network(), make_batch([], size=2, target_length=3)
+    model, batch = small_lstm(VOCABULARY, hidden=3), make_batch([], size=2, target_length=3)
     out = Mrt(Unconstrained(VOCABULARY, end_symbol=True), Sampled(3))(
         model, batch, Noise(1, torch.tensor(0), batch.sentence_B)
     )

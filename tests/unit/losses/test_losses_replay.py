@@ -1,4 +1,4 @@
-"""The replay against the search whose words it scores again, and against single sentences."""
+"""The replay against the search whose tokens it scores again, and against single sentences."""
 
 import random
 from dataclasses import dataclass, field
@@ -9,38 +9,20 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.losses.bso import Bso, BsoStep
-from argbeam.losses.replay import gold_outputs, replay, score
+from argbeam.losses.bso import Bso, BsoStep, search_with_gold
+from argbeam.losses.replay import gold_outputs, replay, replay_each, score, since_restart
 from argbeam.models.contract import Model
-from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
-from argbeam.search.gold import Gold, Restart
+from argbeam.search.gold import Restart
 from argbeam.search.score_rules import LastScore
-from argbeam.search.search import beam_search
+from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from loss_oracles import CachedAttention, alone, noise_alone, prefix_score
+from loss_cases import MODELS, TASKS, VOCABULARY, drawn_batch, small_lstm
+from loss_oracles import alone, noise_alone, prefix_score
 
-VOCABULARY = 9
-
-
-def models(seed: int) -> dict[str, Model]:
-    lstm = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY,
-        target_vocabulary=VOCABULARY,
-        layers=2,
-        hidden=5,
-        embedding=4,
-        dropout=0.3,
-    ).double()
-    lstm.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
-    attention = CachedAttention(vocabulary=VOCABULARY, hidden=5, dropout=0.3).double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in attention.parameters():
-            parameter.copy_(2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1)
-    return {"lstm": lstm, "attention": attention}
+NAMES = ["LSTM, 2 layers", "attention with a cache"]
 
 
 def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
@@ -53,7 +35,7 @@ def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
     return make_batch(examples, size=4, target_length=9)
 
 
-@pytest.mark.parametrize("name", ["lstm", "attention"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("with_noise", [False, True])
 @pytest.mark.parametrize(
     ("successors", "stop"),
@@ -66,22 +48,12 @@ def test_replayed_scores_are_the_searched_scores(
     """Gold's at every word, the rival's at every violation, with the same dropout (property e)."""
     violations = restarts = 0
     for seed in range(6):
-        model = models(seed)[name]
+        model = MODELS[name](seed, 0.3)
         batch = sentences(seed, end=() if stop is None else (EOS,))
         noise = Noise(seed, torch.tensor(3), batch.sentence_B) if with_noise else None
         state = model.encode(batch, noise)
-        found = beam_search(
-            model,
-            state,
-            successors.start(batch),
-            beam_size=3,
-            length_B=batch.target_length_B,
-            steps=batch.target_BT.shape[1],
-            rule=LastScore(),
-            stop=stop,
-            gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
-        ).violations
-        assert found is not None
+        settings = SearchSettings(3, LastScore(), stop)
+        found, _ = search_with_gold(model, state, successors, settings, batch, Restart(1.0))
         again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
         real_BT = torch.arange(batch.target_BT.shape[1]) < batch.target_length_B[:, None]
         torch.testing.assert_close(again.gold_score_BT[real_BT], found.gold_score_BT[real_BT], rtol=1e-12, atol=1e-12)
@@ -93,10 +65,10 @@ def test_replayed_scores_are_the_searched_scores(
     assert restarts > 5
 
 
-@pytest.mark.parametrize("name", ["lstm", "attention"])
+@pytest.mark.parametrize("name", NAMES)
 def test_lanes_score_each_word_after_the_words_of_its_own_prefix(name: str) -> None:
     """Any rivals and restarts: the rival's prefix at column t is gold up to the last restart before t, then rival."""
-    model = models(0)[name]
+    model = MODELS[name](1, 0.3)
     batch = sentences(0, end=())
     noise = Noise(0, torch.tensor(3), batch.sentence_B)
     generator = torch.Generator().manual_seed(1)
@@ -117,9 +89,9 @@ def test_lanes_score_each_word_after_the_words_of_its_own_prefix(name: str) -> N
                 restart = t + 1
 
 
-@pytest.mark.parametrize("name", ["lstm", "attention"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_gold_history_alone_has_the_scores_of_the_gold_lane(name: str) -> None:
-    model = models(0)[name]
+    model = MODELS[name](1, 0.3)
     batch = sentences(0, end=())
     state = model.encode(batch, None)
     nothing_BT = torch.zeros_like(batch.target_BT, dtype=torch.bool)
@@ -158,8 +130,31 @@ class Watched:
 @pytest.mark.parametrize("beam", [1, 2, 6, 11])
 def test_the_graph_holds_two_rows_and_two_scores_per_word_whatever_the_beam(beam: int) -> None:
     """B = 4 rows, T = 9: 9 steps of 8 rows, one scoring of 4 * 9 * 2 words."""
-    watched = Watched(models(0)["lstm"])
+    watched = Watched(small_lstm())
     bso = Bso(Unconstrained(VOCABULARY, end_symbol=True), train_beam=beam)
     BsoStep(bso, beam)(watched, sentences(0, end=(EOS,)), None)
     assert watched.steps == [8] * 9
     assert watched.scored == [72]
+
+
+def test_sums_begin_after_the_last_restart_before_a_column() -> None:
+    """[1, 2, 3, 4] with restarts at columns 1 and 2, and without any."""
+    words_BT = torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
+    restart_BT = torch.tensor([[False, True, True, False], [False] * 4])
+    assert since_restart(words_BT, restart_BT).tolist() == [[1.0, 3.0, 3.0, 4.0], [1.0, 3.0, 6.0, 10.0]]
+
+
+@pytest.mark.parametrize("model_name", MODELS)
+def test_every_word_of_a_sequence_is_scored_after_the_words_before_it(model_name: str) -> None:
+    model = MODELS[model_name](3, 0.4)
+    batch = drawn_batch(TASKS["fixed length"], random.Random(3), sentences=2, padding_rows=0, padding=1)
+    noise = Noise(5, torch.tensor(2), batch.sentence_B)
+    words_BRT = torch.randint(4, VOCABULARY, (2, 3, 4), generator=torch.Generator().manual_seed(0))
+    steps = batch.target_BT.shape[1]
+    scores_BRT = replay_each(model, model.encode(batch, noise), words_BRT[:, :, :steps])
+    for row in range(2):
+        one, one_noise = alone(batch, row), noise_alone(noise, row)
+        for r in range(3):
+            for t in range(1, int(batch.target_length_B[row]) + 1):
+                expected = prefix_score(model, one, one_noise, tuple(words_BRT[row, r, :t].tolist()))
+                torch.testing.assert_close(scores_BRT[row, r, t - 1], expected, rtol=1e-12, atol=1e-12)

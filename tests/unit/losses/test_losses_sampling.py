@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import partial
 from itertools import product
 
 import pytest
@@ -13,10 +14,11 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import ArgbeamError
 from argbeam.losses.sampling import best_tokens, draw, drawn_tokens, needed, sample, until_end, with_room, write
+from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
+from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from loss_oracles import TableModel
-from oracles import ToyModel, Words, permutation, shift_reduce
+from oracles import ToyModel, Words, enumerate_sequences, permutation, shift_reduce
 
 # After the empty prefix 4, 5 and the end stand 3 : 2 : 1; after 4 the end and 5 stand 1 : 1; after 5 they stand 1 : 3.
 ODDS: dict[Words, dict[int, float]] = {
@@ -40,6 +42,21 @@ def chi_square(found: Counter[Words], expected: dict[Words, float], draws: int) 
     return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
+def sampled(
+    network: Model, successors: Successors, batch: Batch, *, update: int, rows: int, room: int = 0
+) -> torch.Tensor:
+    """Samples of the gold lengths, and `room` more."""
+    return sample(
+        network,
+        network.encode(batch, None),
+        successors.start(batch),
+        Noise(1, torch.tensor(update), batch.sentence_B),
+        rows=rows,
+        length_B=batch.target_length_B + room,
+        steps=batch.target_BT.shape[1] + room,
+    )
+
+
 def words_of(row: list[int]) -> Words:
     return tuple(word for word in row if word != PAD)
 
@@ -47,15 +64,7 @@ def words_of(row: list[int]) -> Words:
 def test_sampled_sequences_have_the_models_distribution() -> None:
     """4,000 sentences of three rows; Pearson's statistic must lie within four deviations of its mean."""
     network, batch = TableModel(ODDS, vocabulary=6), same_sentence(4000)
-    words_BRT = sample(
-        network,
-        network.encode(batch, None),
-        Unconstrained(6, end_symbol=True).start(batch),
-        Noise(1, torch.tensor(7), batch.sentence_B),
-        rows=3,
-        length_B=batch.target_length_B,
-        steps=2,
-    )
+    words_BRT = sampled(network, Unconstrained(6, end_symbol=True), batch, update=7, rows=3)
     found = Counter(words_of(row) for row in words_BRT.flatten(0, 1).tolist())
     assert abs(chi_square(found, PROBABILITIES, 12000)) < 4
     # Rows are independent: pairs of rows have the products of their probabilities.
@@ -113,20 +122,10 @@ def test_a_sentences_samples_do_not_depend_on_neighbours_or_padding(
     network = ToyModel(7, seed=seed, scale=2.0)
     examples = [Example((4,), (4,) * n, 10 * i + seed) for i, n in enumerate(lengths)]
 
-    def drawn(batch: Batch) -> torch.Tensor:
-        return sample(
-            network,
-            network.encode(batch, None),
-            Unconstrained(7, end_symbol=True).start(batch),
-            Noise(1, torch.tensor(3), batch.sentence_B),
-            rows=rows,
-            length_B=batch.target_length_B,
-            steps=batch.target_BT.shape[1],
-        )
-
-    together_BRT = drawn(make_batch(examples, target_length=max(lengths) + more, size=len(lengths) + 1))
+    drawn = partial(sampled, network, Unconstrained(7, end_symbol=True), update=3, rows=rows)
+    together_BRT = drawn(batch=make_batch(examples, target_length=max(lengths) + more, size=len(lengths) + 1))
     for row, (example, length) in enumerate(zip(examples, lengths, strict=True)):
-        alone_1RT = drawn(make_batch([example]))
+        alone_1RT = drawn(batch=make_batch([example]))
         assert torch.equal(together_BRT[row, :, :length], alone_1RT[0])
         assert not together_BRT[row, :, length:].any()
 
@@ -136,27 +135,15 @@ def test_a_sentences_samples_do_not_depend_on_neighbours_or_padding(
 def test_samples_under_a_constraint_are_valid_and_reach_everything(task: str, room: int) -> None:
     """A source of three words, two of them alike, or of two words to be parsed with two actions: few outputs exist.
     They end where no word is valid any more, also where there is room."""
-    if task == "permutation":
-        source: Words = (4, 5, 4)
-        successors, following, length = Permutation(), permutation(source), 3
-    else:
-        source = (4, 5, 4)
-        successors = ShiftReduce(8, actions=2)
-        following, length = shift_reduce(source, vocabulary=8, actions=2), 5
-    valid: set[Words] = {()}
-    for _ in range(length):
-        valid = {(*prefix, word) for prefix in valid for word in following(prefix)}
+    source: Words = (4, 5, 4)
+    successors, following, length = {
+        "permutation": (Permutation(), permutation(source), 3),
+        "shift_reduce": (ShiftReduce(8, actions=2), shift_reduce(source, vocabulary=8, actions=2), 5),
+    }[task]
+    valid = enumerate_sequences(following, length=length)
     batch = make_batch([Example(source, (4,) * length, number) for number in range(60)])
     network = ToyModel(8, seed=1, scale=0.5)
-    words_BRT = sample(
-        network,
-        network.encode(batch, None),
-        successors.start(batch),
-        Noise(1, torch.tensor(0), batch.sentence_B),
-        rows=20,
-        length_B=batch.target_length_B + room,
-        steps=length + room,
-    )
+    words_BRT = sampled(network, successors, batch, update=0, rows=20, room=room)
     assert {tuple(row) for row in words_BRT.flatten(0, 1).tolist()} == {(*words, *[PAD] * room) for words in valid}
 
 

@@ -11,27 +11,18 @@ from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.sampling import READ_SITE, WORD_SITE, draw
 from argbeam.losses.scheduled_sampling import ScheduledSampling, ScheduledSamplingStep
 from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedule
-from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
+from loss_cases import VOCABULARY, assert_same_loss, small_lstm
 from loss_oracles import alone, gradients, noise_alone
 
-VOCABULARY = 9
 EXAMPLES = [
     Example((4, 5, 6), (6, 5, EOS), 3),
     Example((7,), (7, 7, 7, 7, EOS), 8),
     Example((5, 4, 5, 4, 5), (1, EOS), 20),
 ]
-
-
-def network() -> LstmSeq2Seq:
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=4, embedding=3, dropout=0.3
-    )
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
-    return model.double()
 
 
 def padded() -> tuple[Batch, Noise]:
@@ -46,7 +37,7 @@ def step_of(probability: float, *, sampled: bool = True) -> ScheduledSamplingSte
 
 def test_with_probability_0_it_is_cross_entropy() -> None:
     """To the bit, gradients included: the same operations on the same words."""
-    model, (batch, noise) = network(), padded()
+    model, (batch, noise) = small_lstm(), padded()
     out, expected = step_of(0.0)(model, batch, noise), CrossEntropy()(model, batch, noise)
     assert torch.equal(out.total, expected.total)
     ours, theirs = gradients(out.total, model), gradients(expected.total, model)
@@ -59,7 +50,7 @@ def test_with_probability_0_it_is_cross_entropy() -> None:
 @pytest.mark.parametrize("probability", [0.5, 1.0])
 def test_it_is_a_loop_that_feeds_its_own_words(sampled: bool, probability: float) -> None:
     """Sentence by sentence, unpadded, each word chosen when it is needed; which are read is drawn from the noise."""
-    model, (batch, noise) = network(), padded()
+    model, (batch, noise) = small_lstm(), padded()
     out = step_of(probability, sampled=sampled)(model, batch, noise)
     total, own = torch.zeros((), dtype=torch.float64), 0
     allowed_V = torch.tensor([word not in (PAD, BOS) for word in range(VOCABULARY)])
@@ -80,8 +71,7 @@ def test_it_is_a_loop_that_feeds_its_own_words(sampled: bool, probability: float
                 known_V = scores_V.detach()
                 best = max((w for w in range(VOCABULARY) if allowed_V[w]), key=known_V.tolist().__getitem__)
                 word = int(draw(known_V, allowed_V, word_1T1[0, t, 0])) if sampled else best
-    torch.testing.assert_close(out.total, total, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(gradients(out.total, model), gradients(total, model), rtol=1e-10, atol=1e-10)
+    assert_same_loss(out.total, total, model)
     assert out.sums["own_words"] == own
     # All seven words that something is read after, or some of them.
     assert own == 7 if probability == 1.0 else 0 < own < 7
@@ -90,7 +80,7 @@ def test_it_is_a_loop_that_feeds_its_own_words(sampled: bool, probability: float
 def test_own_words_are_read_as_often_as_the_probability_says() -> None:
     """2,000 sentences of four words, three of which can be replaced: within five standard deviations of 0.3."""
     batch = make_batch([Example((4,), (4, 5, 6, EOS), number) for number in range(2000)])
-    out = step_of(0.3)(network(), batch, Noise(1, torch.tensor(0), batch.sentence_B))
+    out = step_of(0.3)(small_lstm(), batch, Noise(1, torch.tensor(0), batch.sentence_B))
     assert abs(out.sums["own_words"].item() / 6000 - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 6000)
 
 

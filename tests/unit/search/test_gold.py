@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.search.gold import EarlyUpdate, Gold, MaxViolation, Policy, Restart
-from argbeam.search.result import Violations
+from argbeam.search.result import SearchResult, Violations
 from argbeam.search.score_rules import LastScore, ScoreRule, ScoreSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Unconstrained
-from oracles import Next, ToyModel, UninterruptedSearch, Words, enumerate_sequences, example_of, uninterrupted_search
-from toy_cases import Case, beams_of, open_cases, parsing_cases, permutation_cases, rules, unconstrained_cases
+from oracles import ToyModel, UninterruptedSearch, Words, example_of, uninterrupted_search
+from toy_cases import (
+    Case,
+    beams_of,
+    open_cases,
+    parsing_cases,
+    permutation_cases,
+    rules,
+    table_violations,
+    unconstrained_cases,
+)
 
 POLICIES: dict[Callable[[float], Policy], Callable[[UninterruptedSearch, float], int | None]] = {
     EarlyUpdate: UninterruptedSearch.early_update,
@@ -30,10 +39,6 @@ CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None]] = {
     "open length, stop top": (open_cases, StopTop()),
     "open length, stop best": (open_cases, StopBest()),
 }
-
-
-def golds(successors: Next, length: int, stop: Stop | None) -> list[Words]:
-    return enumerate_sequences(successors, length=length, end=None if stop is None else EOS)
 
 
 def check(
@@ -53,6 +58,10 @@ def check(
     assert bool(found.rival_ended_BT[b].any()) == ended
 
 
+def prefixes_of(result: SearchResult, b: int, *, beam: int, length: int) -> list[list[Words]]:
+    return [[prefix for prefix, _ in kept[:beam]] for kept in beams_of(result, b)[:length]]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", CASES)
 def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: Callable[[float], Policy]) -> None:
@@ -64,26 +73,20 @@ def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: C
         beam=st.one_of(st.integers(1, 2), st.integers(1, 30)),
         margin=st.sampled_from([0.0, 1.0, 3.0]),
         rule=rules,
-        best=st.booleans(),
         data=st.data(),
     )
     @settings(max_examples=50)
-    def agree(case: Case, beam: int, margin: float, rule: ScoreRule, best: bool, data: st.DataObject) -> None:
-        chosen = []
-        for b, (successors, length) in enumerate(zip(case.by_sentence, case.lengths, strict=True)):
-            possible = golds(successors, length, stop)
-            top = max(possible, key=case.rank(rule, b))
-            chosen.append(top if best else data.draw(st.sampled_from(possible)))
-        result = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, margin=margin, policy=policy)
+    def agree(case: Case, beam: int, margin: float, rule: ScoreRule, data: st.DataObject) -> None:
+        chosen = case.golds(data, rule, stop)
+        result = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, policy=policy(margin))
         assert result.violations is not None
         for b, gold in enumerate(chosen):
             truth = uninterrupted_search(
-                case.by_sentence[b], case.rank(rule, b), gold, beam=beam, ended_gives_up_place=stop == StopTop()
+                case.by_sentence[b], case.score(rule, b), gold, beam=beam, ended_gives_up_place=stop == StopTop()
             )
             step = POLICIES[policy](truth, margin)
             check(result.violations, b, truth, gold, step=step, stop=stop)
-            found_beams = [[words for words, _ in kept[:beam]] for kept in beams_of(result, b)[: len(gold)]]
-            assert found_beams == truth.beams
+            assert prefixes_of(result, b, beam=beam, length=len(gold)) == truth.beams
             seen["stopped early" if truth.stop < len(gold) else "to the end"] += 1
             seen["no violation" if step is None else "before the last" if step < len(gold) else "the last"] += 1
 
@@ -92,57 +95,25 @@ def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: C
     assert all(seen[kind] >= 3 for kind in wanted), seen
 
 
-def test_without_violations_all_policies_search_alike() -> None:
+@pytest.mark.parametrize("policy", [Restart, EarlyUpdate, MaxViolation])
+@given(case=unconstrained_cases(end_symbol=False), beam=st.integers(1, 5), rule=rules)
+@settings(max_examples=8)
+def test_without_violations_all_policies_search_alike(
+    policy: Callable[[float], Policy], case: Case, beam: int, rule: ScoreRule
+) -> None:
     """With a margin of minus infinity nothing violates, and the beams are those of decoding."""
-
-    @given(case=unconstrained_cases(end_symbol=False), beam=st.integers(1, 5), rule=rules)
-    @settings(max_examples=15)
-    def alike(case: Case, beam: int, rule: ScoreRule) -> None:
-        chosen = [(4,) * length for length in case.lengths]
-        decoded = case.search(beam=beam, rule=rule)
-        for policy in (Restart, EarlyUpdate, MaxViolation):
-            result = case.search(beam=beam, rule=rule, golds=chosen, margin=-float("inf"), policy=policy)
-            assert result.violations is not None and not result.violations.violation_BT.any()
-            for b, length in enumerate(case.lengths):
-                trained, plain = (
-                    [[words for words, _ in kept[:beam]] for kept in beams_of(found, b)[:length]]
-                    for found in (result, decoded)
-                )
-                assert trained == plain
-
-    alike()
+    chosen = [(4,) * length for length in case.lengths]
+    decoded = case.search(beam=beam, rule=rule)
+    result = case.search(beam=beam, rule=rule, golds=chosen, policy=policy(-float("inf")))
+    assert result.violations is not None and not result.violations.violation_BT.any()
+    for b, length in enumerate(case.lengths):
+        trained, plain = (prefixes_of(found, b, beam=beam, length=length) for found in (result, decoded))
+        assert trained == plain
 
 
-# Hand-computed cases. Words are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
+# Cases computed by hand. Tokens are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
 
 A, B, C = 4, 5, 6
-
-
-def violations_of(
-    table: dict[tuple[Words, int], float],
-    gold: Words,
-    policy: Policy,
-    *,
-    beam: int,
-    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
-    stop: Stop | None = None,
-) -> Violations:
-    model = ToyModel(7, table=table)
-    batch = make_batch([example_of(gold)])
-    found = beam_search(
-        model,
-        model.encode(batch, None),
-        Unconstrained(7, stop is not None).start(batch),
-        beam_size=beam,
-        length_B=batch.target_length_B,
-        steps=len(gold),
-        rule=rule,
-        stop=stop,
-        gold=Gold(batch.target_BT, batch.target_length_B, policy),
-    ).violations
-    assert found is not None
-    return found
-
 
 # Gold a b c at beam 2. Step 1: b 3.0, gold a 2.0. Step 2: b b 5.0, b a 4.0, gold a b 1.0 is third and falls off.
 # Step 3 goes on from b b and b a: b b c 0.5, b a c 0.2; gold a b c has 0.4.
@@ -160,7 +131,7 @@ LOST = {
 
 def test_early_update_stops_where_gold_falls_off_and_its_rival_is_the_top_prefix() -> None:
     """Gold is second at step 1, which is on the beam, so that the violation there (2.0 < 3.0 + 1) does not count."""
-    found = violations_of(LOST, (A, B, C), EarlyUpdate(1.0), beam=2)
+    found = table_violations(LOST, (A, B, C), EarlyUpdate(1.0), beam=2)
     assert found.stop_B.tolist() == [1]
     assert found.violation_BT.tolist() == [[False, True, False]]
     assert found.rival_BT.tolist() == [[B, B, C]]  # behind the violation, gold
@@ -171,9 +142,9 @@ def test_early_update_stops_where_gold_falls_off_and_its_rival_is_the_top_prefix
 
 def test_maximum_violation_takes_the_step_that_gold_is_furthest_behind() -> None:
     """Behind by 1.0, 4.0, 0.1: step 2. By sums, gold has 2.0, 3.0, 3.4 and its rivals 3.0, 8.0, 8.5: step 3, by 5.1."""
-    found = violations_of(LOST, (A, B, C), MaxViolation(1.0), beam=2)
+    found = table_violations(LOST, (A, B, C), MaxViolation(1.0), beam=2)
     assert found.violation_BT.tolist() == [[False, True, False]]
-    found = violations_of(LOST, (A, B, C), MaxViolation(1.0), beam=2, rule=ScoreSum())
+    found = table_violations(LOST, (A, B, C), MaxViolation(1.0), beam=2, rule=ScoreSum())
     assert found.violation_BT.tolist() == [[False, False, True]]
     assert found.rival_BT.tolist() == [[B, B, C]]
     assert found.rival_score_BT.tolist()[0] == pytest.approx([3.0, 8.0, 8.5])
@@ -183,7 +154,7 @@ def test_maximum_violation_takes_the_step_that_gold_is_furthest_behind() -> None
 def test_gold_that_stays_first_by_the_margin_is_not_trained_on(policy: Policy) -> None:
     """Step 1: a 3.0, b 2.0; step 2: a b 3.0, a a 1.0. Gold is ahead by 1.0 and by 2.0."""
     table = {((), A): 3.0, ((), B): 2.0, ((A,), B): 3.0, ((A,), A): 1.0}
-    found = violations_of(table, (A, B), policy, beam=2)
+    found = table_violations(table, (A, B), policy, beam=2)
     assert found.stop_B.tolist() == [1]
     assert not found.violation_BT.any()
 
@@ -191,10 +162,10 @@ def test_gold_that_stays_first_by_the_margin_is_not_trained_on(policy: Policy) -
 def test_gold_first_by_too_little_violates_at_the_last_step_in_early_update_and_anywhere_in_maximum_violation() -> None:
     """Step 1: a 2.0, b 1.9, 0.1 ahead; step 2: a b 2.0, a a 1.5, 0.5 ahead. The margin is 1."""
     table = {((), A): 2.0, ((), B): 1.9, ((A,), B): 2.0, ((A,), A): 1.5}
-    found = violations_of(table, (A, B), EarlyUpdate(1.0), beam=2)
+    found = table_violations(table, (A, B), EarlyUpdate(1.0), beam=2)
     assert found.violation_BT.tolist() == [[False, True]]
     assert found.rival_BT.tolist() == [[A, A]]
-    found = violations_of(table, (A, B), MaxViolation(1.0), beam=2)
+    found = table_violations(table, (A, B), MaxViolation(1.0), beam=2)
     assert found.violation_BT.tolist() == [[True, False]]
     assert found.rival_BT.tolist() == [[B, B]]
 
@@ -203,10 +174,10 @@ def test_under_stop_top_a_search_that_ends_before_gold_has_lost_it() -> None:
     """Step 1: </s> 3.0 is first, gold a 2.0 second and still on the beam; decoding would return </s> here. Where the
     end symbol is a word like any other, the search goes on: a </s> 5.0 at step 2, ahead of </s> a, 1.0."""
     table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 5.0, ((A,), A): 0.0, ((EOS,), A): 1.0}
-    found = violations_of(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopTop())
+    found = table_violations(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopTop())
     assert found.stop_B.tolist() == [0]
     assert found.violation_BT.tolist() == found.rival_ended_BT.tolist() == [[True, False]]
-    found = violations_of(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopBest())
+    found = table_violations(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopBest())
     assert found.stop_B.tolist() == [1]
     assert not found.violation_BT.any()
 

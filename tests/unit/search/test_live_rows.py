@@ -1,6 +1,7 @@
 """Live rows against a loop over all rows, and searches over live rows alone against searches over all of them."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -9,20 +10,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.data.vocabulary import BOS, EOS
+from argbeam.data.vocabulary import EOS
 from argbeam.losses.mixed import EncodedOnce
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.conv import ConvSeq2Seq
 from argbeam.models.noise import Noise
-from argbeam.models.recurrence.steps import linear
 from argbeam.models.state import Places, State
 from argbeam.search.gold import EarlyUpdate, Gold, MaxViolation, Policy, Restart
 from argbeam.search.live_rows import live_rows
 from argbeam.search.result import Beam, SearchResult
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
-from argbeam.search.search import beam_search
+from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
+from loss_cases import initialised, small_lstm
 from tape import as_on_a_device
 
 VOCABULARY = 30
@@ -70,34 +71,6 @@ def test_live_rows_are_the_prefixes_that_go_on_each_once(
     assert 0 <= found.row_BR.min() <= found.row_BR.max() < len(found.places.place_X)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_products_of_few_rows_are_those_of_many(bias: bool) -> None:
-    """Row by row, at all numbers of rows around those at which the product is turned."""
-    generator = torch.Generator().manual_seed(1)
-    x_NI, weight_OI, bias_O = (
-        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((70, 5), (7, 5), (7,))
-    )
-    for rows in (1, 7, 8, 9, 10, 62, 63, 64, 65, 70):
-        out_NO = linear(x_NI[:rows], weight_OI, bias_O if bias else None)
-        expected = [[sum(a * b for a, b in zip(x, w, strict=True)) for w in weight_OI] for x in x_NI[:rows]]
-        expected_NO = torch.tensor(expected) + bias * bias_O
-        torch.testing.assert_close(out_NO, expected_NO, rtol=0, atol=1e-12)
-
-
-def model_of(*, layers: int = 2, input_feeding: bool = True) -> LstmSeq2Seq:
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY,
-        target_vocabulary=VOCABULARY,
-        layers=layers,
-        hidden=12,
-        embedding=6,
-        dropout=0.3,
-        input_feeding=input_feeding,
-    ).double()
-    model.initialise(bound=0.6, generator=torch.Generator().manual_seed(layers))
-    return model
-
-
 def batch_of(seed: int, *, sentences: int = 6, end: bool) -> Batch:
     """Sentences of unequal length, one of padding alone, and columns of padding behind the longest."""
     generator = torch.Generator().manual_seed(seed)
@@ -108,35 +81,12 @@ def batch_of(seed: int, *, sentences: int = 6, end: bool) -> Batch:
     return make_batch(examples, size=sentences + 1, target_length=8)
 
 
-@pytest.mark.parametrize(("layers", "input_feeding"), [(1, True), (2, True), (2, False)])
-def test_some_rows_of_a_step_are_those_of_the_whole_step(layers: int, input_feeding: bool) -> None:
-    """With dropout, at later steps, for rows that change places."""
-    model, batch, lanes = model_of(layers=layers, input_feeding=input_feeding), batch_of(1, end=True), 4
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        state = model.encode(batch, Noise(3, torch.tensor(4), batch.sentence_B))
-        state = state.select(torch.arange(7 * lanes) // lanes)
-        state = model.step(state, torch.full((7 * lanes,), BOS))
-        for count in (1, 5, 20, 28):
-            tokens_N = torch.randint(VOCABULARY, (7 * lanes,), generator=generator)
-            in_sentence_N = torch.randint(lanes, (7 * lanes,), generator=generator)
-            rows_N = torch.arange(7 * lanes) // lanes * lanes + in_sentence_N
-            whole = model.step(state.select(rows_N), tokens_N)
-            place_X = torch.randperm(7 * lanes, generator=generator)[:count]
-            some = model.step_from(state, rows_N[place_X], tokens_N[place_X], Places(place_X, lanes))
-            assert set(some.hypothesis) == set(whole.hypothesis)
-            assert some.time == whole.time
-            for name, x_NH in whole.hypothesis.items():
-                torch.testing.assert_close(some.hypothesis[name], x_NH[place_X], rtol=0, atol=1e-12)
-            state = whole
-
-
 class Counting(LstmSeq2Seq):
-    """The model, counting the rows that it steps and those that it scores all words of."""
+    """The model, counting the rows that it steps and those that it scores all tokens of."""
 
-    def watch(self) -> "Counting":
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.stepped, self.scored = [], []
-        return self
 
     def step(self, state: State, tokens_N: Tensor) -> State:
         self.stepped.append(len(tokens_N))
@@ -163,9 +113,7 @@ def test_one_row_of_a_sentence_is_live_after_a_restart_and_none_after_its_end(ma
     tokens = EOS + 1 + 4
     batch = make_batch([Example((tokens - 1,), (tokens - 1,) * length, length) for length in (4, 3, 2)])
     for device in (nullcontext(), as_on_a_device()):
-        sizes = {"source_vocabulary": tokens, "target_vocabulary": tokens, "hidden": 4, "embedding": 3}
-        model = Counting(layers=1, dropout=0.0, **sizes).watch()
-        model.initialise(bound=0.5, generator=torch.Generator().manual_seed(5))
+        model = small_lstm(tokens, kind=Counting, layers=1, dropout=0.0, bound=0.5, seed=5)
         with device:
             search(model, batch, Unconstrained(tokens, False), LastScore(), None, Restart(margin), beam_size=4)
         if isinstance(device, nullcontext):
@@ -186,19 +134,14 @@ def search(
     *,
     beam_size: int,
 ) -> SearchResult:
-    state = model.encode(batch, Noise(3, torch.tensor(4), batch.sentence_B))
-    return beam_search(
-        model,
-        state,
-        successors.start(batch),
-        beam_size=beam_size,
-        length_B=batch.target_length_B,
-        steps=batch.target_BT.shape[1],
-        rule=rule,
-        stop=stop,
-        gold=None if policy is None else Gold(batch.target_BT, batch.target_length_B, policy),
-        n_best=0 if policy is not None else beam_size,
-    )
+    state, length_B = model.encode(batch, Noise(3, torch.tensor(4), batch.sentence_B)), batch.target_length_B
+    gold, n_best = (None, beam_size) if policy is None else (Gold(batch.target_BT, length_B, policy), 0)
+    settings, steps = SearchSettings(beam_size, rule, stop, n_best), batch.target_BT.shape[1]
+    with torch.no_grad():
+        pauses = search_in_parts(
+            model, state, successors.start(batch), settings, length_B=length_B, steps=steps, gold=gold
+        )
+        return result_of(pauses)
 
 
 ANYTHING = {stop: Unconstrained(VOCABULARY, end_symbol=stop) for stop in (False, True)}
@@ -226,7 +169,8 @@ def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, be
     batch = batch_of(seed, end=stop is not None)
     results = []
     for device in (nullcontext(), as_on_a_device()):
-        model = EncodedOnce(model_of()) if wrapped else model_of()
+        lstm = small_lstm(VOCABULARY, hidden=12, embedding=6, bound=0.6, seed=2)
+        model = EncodedOnce(lstm) if wrapped else lstm
         with device:
             results.append(search(model, batch, successors, rule, stop, policy, beam_size=beam_size))
     ours, all_rows = results
@@ -251,8 +195,7 @@ def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, be
 
 def test_a_model_that_cannot_step_some_rows_is_searched_all_the_same() -> None:
     sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 6, "embedding": 6}
-    model = ConvSeq2Seq(layers=1, dropout=0.0, **sizes).double()
-    model.initialise(bound=0.6, generator=torch.Generator().manual_seed(1))
+    model = initialised(ConvSeq2Seq(layers=1, dropout=0.0, **sizes), 1, 0.6)
     successors, rule, stop, policy = SEARCHES["bso"]
     batch, results = batch_of(5, end=True), []
     for given_model in (model, EncodedOnce(model)):

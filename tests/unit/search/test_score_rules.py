@@ -15,8 +15,8 @@ from oracles import ToyModel, example_of
 RULES: list[ScoreRule] = [LastScore(), ScoreSum(), LogprobSum(), LogprobSum(1.0)]
 
 
-def words(rule: ScoreRule, candidates: list[list[int]] | None) -> torch.Tensor:
-    """The worth of first words in two toy sentences."""
+def token_scores(rule: ScoreRule, candidates: list[list[int]] | None) -> torch.Tensor:
+    """Scores of first tokens in two toy sentences."""
     model = ToyModel(8, scale=3.0)
     batch = make_batch([example_of([4], sentence=i) for i in range(2)])
     state = model.step(model.encode(batch, None), torch.tensor([2, 2]))
@@ -27,27 +27,27 @@ def words(rule: ScoreRule, candidates: list[list[int]] | None) -> torch.Tensor:
 @pytest.mark.parametrize("rule", RULES)
 def test_candidates_are_columns_of_the_whole_vocabulary(rule: ScoreRule) -> None:
     """Log-probabilities too: they are normalised over all words, constrained or not."""
-    whole_BRV = words(rule, None)
-    chosen_BRC = words(rule, [[7, 4, 4], [5, 6, 7]])
+    whole_BRV = token_scores(rule, None)
+    chosen_BRC = token_scores(rule, [[7, 4, 4], [5, 6, 7]])
     assert torch.equal(chosen_BRC[0, 0], whole_BRV[0, 0, [7, 4, 4]])
     assert torch.equal(chosen_BRC[1, 0], whole_BRV[1, 0, [5, 6, 7]])
 
 
 def test_log_probabilities_sum_to_one_and_scores_are_raw() -> None:
-    assert words(LogprobSum(), None).exp().sum(-1).tolist() == [[pytest.approx(1.0)], [pytest.approx(1.0)]]
+    assert token_scores(LogprobSum(), None).exp().sum(-1).tolist() == [[pytest.approx(1.0)], [pytest.approx(1.0)]]
     model = ToyModel(8, scale=3.0)
     raw = [[model.score_of(b, (), word) for word in range(8)] for b in range(2)]
-    assert words(LastScore(), None)[:, 0].tolist() == raw
-    assert words(ScoreSum(), None)[:, 0].tolist() == raw
+    assert token_scores(LastScore(), None)[:, 0].tolist() == raw
+    assert token_scores(ScoreSum(), None)[:, 0].tolist() == raw
 
 
-def test_ranks_are_the_newest_word_or_the_sum() -> None:
-    """Parents at 10 and dead; words 1 and 2."""
-    total_BK = torch.tensor([[10.0, NEVER]])
-    words_BKC = torch.tensor([[[1.0, 2.0], [1.0, 2.0]]])
-    assert LastScore().prefix_scores(total_BK, words_BKC).tolist() == [[[1.0, 2.0], [NEVER, NEVER]]]
-    assert ScoreSum().prefix_scores(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
-    assert LogprobSum(1.0).prefix_scores(total_BK, words_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
+def test_a_prefix_has_the_score_of_its_newest_token_or_the_sum() -> None:
+    """Parents at 10 and dead; tokens 1 and 2."""
+    score_BK = torch.tensor([[10.0, NEVER]])
+    tokens_BKC = torch.tensor([[[1.0, 2.0], [1.0, 2.0]]])
+    assert LastScore().prefix_scores(score_BK, tokens_BKC).tolist() == [[[1.0, 2.0], [NEVER, NEVER]]]
+    assert ScoreSum().prefix_scores(score_BK, tokens_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
+    assert LogprobSum(1.0).prefix_scores(score_BK, tokens_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
 
 
 @given(
@@ -77,30 +77,26 @@ def test_raw_scores_have_no_bound_while_a_prefix_is_alive(rule: ScoreRule) -> No
 
 def test_length_power_divides_by_a_power_of_the_length() -> None:
     """-6 / 4^0 = -6, -6 / 4^0.5 = -3, -6 / 4^1 = -1.5."""
-    total_BK = torch.tensor([[-6.0]])
-    assert [LogprobSum(p).finished_scores(total_BK, 4).item() for p in (0.0, 0.5, 1.0)] == [-6.0, -3.0, -1.5]
+    score_BK = torch.tensor([[-6.0]])
+    assert [LogprobSum(p).finished_scores(score_BK, 4).item() for p in (0.0, 0.5, 1.0)] == [-6.0, -3.0, -1.5]
 
 
 def test_stop_top_returns_ended_prefixes_down_to_the_first_that_goes_on() -> None:
-    """Places 0 and 1 have ended, 2 goes on, 3 has ended below it: the first two are returned, in their order."""
-    total_BK = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+    """Places 0 and 1 have ended, 2 goes on, 3 has ended below it: the first two are returned, in their order, before
+    all that end at a later step."""
+    score_BK = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
     ended_BK = torch.tensor([[True, True, False, True]])
-    priority_K = StopTop().priority(LastScore(), total_BK, ended_BK, 5)[0].tolist()
+    priority_K = StopTop().priority(LastScore(), score_BK, ended_BK, 5)[0].tolist()
     assert priority_K[0] > priority_K[1] > NEVER
     assert priority_K[2:] == [NEVER, NEVER]
+    later_K = StopTop().priority(LastScore(), score_BK + 100, ended_BK, 6)[0].tolist()
+    assert priority_K[1] > later_K[0] > NEVER
 
 
-def test_stop_top_puts_earlier_steps_first() -> None:
-    total_BK, ended_BK = torch.tensor([[4.0, 3.0]]), torch.tensor([[True, True]])
-    early = StopTop().priority(LastScore(), total_BK, ended_BK, 1)
-    late = StopTop().priority(LastScore(), total_BK + 100, ended_BK, 2)
-    assert early.min() > late.max()
-
-
-def test_stop_best_ranks_ended_prefixes_by_their_normalised_rank() -> None:
+def test_stop_best_orders_ended_prefixes_by_their_normalised_score() -> None:
     """At t = 3 there are 4 words: -6 / 4 = -1.5."""
-    total_BK, ended_BK = torch.tensor([[-2.0, -6.0]]), torch.tensor([[False, True]])
-    assert StopBest().priority(LogprobSum(1.0), total_BK, ended_BK, 3).tolist() == [[NEVER, -1.5]]
+    score_BK, ended_BK = torch.tensor([[-2.0, -6.0]]), torch.tensor([[False, True]])
+    assert StopBest().priority(LogprobSum(1.0), score_BK, ended_BK, 3).tolist() == [[NEVER, -1.5]]
 
 
 def test_finished_keeps_the_n_of_highest_priority() -> None:

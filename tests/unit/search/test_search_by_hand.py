@@ -12,9 +12,9 @@ from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
-from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
+from argbeam.search.successors import Permutation, ShiftReduce, Successors
 from oracles import ToyModel, Words, brute_force_beam, example_of, last_score
-from toy_cases import beams_of, sequences
+from toy_cases import beams_of, sequences, table_case
 
 # Words are 4, 5, 6 = a, b, c; scores are given by (prefix, word), all others are -100.
 
@@ -26,28 +26,16 @@ def search_table(
     *,
     beam: int,
     length: int,
-    rule: ScoreRule | None = None,
+    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
     stop: Stop | None = None,
     n_best: int = 1,
     steps: int = 0,
-    missing: float = -100.0,
 ) -> SearchResult:
-    batch = make_batch([example_of([A] * length)])
-    model = ToyModel(7, table=table, missing=missing)
-    return beam_search(
-        model,
-        model.encode(batch, None),
-        Unconstrained(7, stop is not None).start(batch),
-        beam_size=beam,
-        length_B=torch.tensor([length]),
-        steps=max(steps, length),
-        rule=rule or LastScore(),
-        stop=stop,
-        n_best=n_best,
-    )
+    case = table_case(table, length, end_symbol=stop is not None)
+    return case.search(beam=beam, rule=rule, stop=stop, n_best=n_best, steps=steps)
 
 
-def test_stop_top_returns_the_top_ranked_prefix_that_ends() -> None:
+def test_stop_top_returns_the_best_prefix_that_ends() -> None:
     """Step 1 keeps a (2.0) and b (1.0). Step 2: a </s> 3.0 is above b c 2.5, so the search ends there,
     although b c </s> would score 9.0 at step 3."""
     table = {((), A): 2.0, ((), B): 1.0, ((A,), EOS): 3.0, ((B,), C): 2.5, ((B, C), EOS): 9.0}
@@ -60,14 +48,7 @@ def test_stop_top_returns_the_top_ranked_prefix_that_ends() -> None:
 def test_an_ended_prefix_below_the_top_gives_up_its_place() -> None:
     """Step 1 keeps a (2.0) and </s> (1.5); </s> is not on top and leaves, so that a alone goes on. Step 2
     keeps a b (1.0) and a c (0.5); step 3: a c </s> 2.0 against a b c 1.0."""
-    table = {
-        ((), A): 2.0,
-        ((), EOS): 1.5,
-        ((A,), B): 1.0,
-        ((A,), C): 0.5,
-        ((A, B), C): 1.0,
-        ((A, C), EOS): 2.0,
-    }
+    table = {((), A): 2.0, ((), EOS): 1.5, ((A,), B): 1.0, ((A,), C): 0.5, ((A, B), C): 1.0, ((A, C), EOS): 2.0}
     result = search_table(table, beam=2, length=4, stop=StopTop())
     assert sequences(result, 0) == [(A, C, EOS)]
     assert [prefix for prefix, _ in beams_of(result, 0)[1]] == [(A, B), (A, C)]
@@ -87,14 +68,7 @@ def test_a_search_that_hits_the_limit_returns_its_top_prefix_marked_unfinished(s
 def test_n_best_under_stop_top_comes_in_the_order_of_ending() -> None:
     """Step 1: </s> 3.0 is on top and is returned first; behind it a 2.0. Step 2: a </s> 9.0 is on top and
     second, though its score is better than the first's. a b 1.0 goes on, and a b </s> 0.5 is third."""
-    table = {
-        ((), EOS): 3.0,
-        ((), A): 2.0,
-        ((A,), EOS): 9.0,
-        ((A,), B): 1.0,
-        ((A, B), EOS): 0.5,
-        ((A, B), C): 0.2,
-    }
+    table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 9.0, ((A,), B): 1.0, ((A, B), EOS): 0.5, ((A, B), C): 0.2}
     result = search_table(table, beam=3, length=4, stop=StopTop(), n_best=3)
     assert sequences(result, 0) == [(EOS,), (A, EOS), (A, B, EOS)]
     assert result.score_BN.tolist() == [[3.0, 9.0, 0.5]]
@@ -143,58 +117,55 @@ def test_a_beam_wider_than_the_vocabulary_leaves_places_empty() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2, 9])
-def test_a_sentence_of_one_word_is_that_word(beam: int) -> None:
-    """Ordering a source of one word, and parsing it: 2 * 1 - 1 = 1 symbol."""
-    batch = make_batch([example_of([A], source=[A])])
-    model = ToyModel(9)
-    for successors in (Permutation(), ShiftReduce(9, 2)):
-        result = beam_search(
-            model,
-            model.encode(batch, None),
-            successors.start(batch),
-            beam_size=beam,
-            length_B=torch.tensor([1]),
-            steps=1,
-            rule=LastScore(),
-        )
-        assert sequences(result, 0) == [(A,)]
-        assert result.finished_BN[0, 0]
+@pytest.mark.parametrize("successors", [Permutation(), ShiftReduce(7, 2)])
+def test_a_sentence_of_one_token_is_that_token(beam: int, successors: Successors) -> None:
+    """Ordering a source of one token, and parsing it: 2 * 1 - 1 = 1 symbol."""
+    result = table_case({}, 1, successors=successors).search(beam=beam, rule=LastScore())
+    assert sequences(result, 0) == [(A,)]
+    assert result.finished_BN[0, 0]
 
 
 @dataclass(frozen=True)
-class DeadEnd:
-    """Choices that end after `left` words, each of which may be any ordinary word."""
+class Ending:
+    """Choices that end after `left` tokens, each of which may be any but the first special ones."""
 
-    vocabulary: int
     left_N: torch.Tensor
+    first: int = A
     candidates_BC: None = None
 
     def allowed(self) -> torch.Tensor:
-        return (self.left_N > 0)[:, None] & (torch.arange(self.vocabulary) >= 4)
+        return (self.left_N > 0)[:, None] & (torch.arange(7) >= self.first)
 
-    def advance(self, tokens_N: torch.Tensor) -> "DeadEnd":
-        return DeadEnd(self.vocabulary, self.left_N - 1)
+    def advance(self, tokens_N: torch.Tensor) -> "Ending":
+        return Ending(self.left_N - 1, self.first)
 
-    def select(self, rows_N: torch.Tensor) -> "DeadEnd":
-        return DeadEnd(self.vocabulary, self.left_N[rows_N])
+    def select(self, rows_N: torch.Tensor) -> "Ending":
+        return Ending(self.left_N[rows_N], self.first)
+
+
+def search_to_the_end(model: ToyModel, choices: Ending, *, beam: int, stop: Stop | None) -> SearchResult:
+    """Three tokens of each sentence, where there are as many."""
+    sentences = len(choices.left_N)
+    batch = make_batch([example_of([A] * 3, sentence=i) for i in range(sentences)])
+    length_B = torch.full((sentences,), 3)
+    return beam_search(
+        model,
+        model.encode(batch, None),
+        choices,
+        beam_size=beam,
+        length_B=length_B,
+        steps=3,
+        rule=LastScore(),
+        stop=stop,
+    )
 
 
 @pytest.mark.parametrize("stop", [None, StopTop(), StopBest()])
 @pytest.mark.parametrize("beam", [1, 3, 30])
 def test_a_dead_end_is_reported_and_the_prefix_before_it_returned(stop: Stop | None, beam: int) -> None:
-    """Three words are wanted; the first sentence may have two, the second three, the third none at all."""
-    batch = make_batch([example_of([A] * 3, sentence=i) for i in range(3)])
+    """Three tokens are wanted; the first sentence may have two, the second three, the third none at all."""
     model = ToyModel(7, scale=3.0)
-    result = beam_search(
-        model,
-        model.encode(batch, None),
-        DeadEnd(7, torch.tensor([2, 3, 0])),
-        beam_size=beam,
-        length_B=torch.tensor([3, 3, 3]),
-        steps=3,
-        rule=LastScore(),
-        stop=stop,
-    )
+    result = search_to_the_end(model, Ending(torch.tensor([2, 3, 0])), beam=beam, stop=stop)
     assert result.dead_B.tolist() == [True, False, True]
     assert result.finished_BN[:, 0].tolist() == [False, stop is None, False]
     for b, length in enumerate([2, 3, 0]):
@@ -202,36 +173,9 @@ def test_a_dead_end_is_reported_and_the_prefix_before_it_returned(stop: Stop | N
         assert sequences(result, b) == best.sequences
 
 
-@dataclass(frozen=True)
-class EndOrDie:
-    """Any word at first, then nothing: what has not ended by then dies."""
-
-    first_N: torch.Tensor
-    candidates_BC: None = None
-
-    def allowed(self) -> torch.Tensor:
-        return self.first_N[:, None] & (torch.arange(6) >= EOS)
-
-    def advance(self, tokens_N: torch.Tensor) -> "EndOrDie":
-        return EndOrDie(torch.zeros_like(self.first_N))
-
-    def select(self, rows_N: torch.Tensor) -> "EndOrDie":
-        return EndOrDie(self.first_N[rows_N])
-
-
 def test_what_dies_after_something_has_finished_is_no_dead_end() -> None:
     """Beam 2, stop best: `</s>` 1.0 ends at once, `a` 2.0 goes on and dies. The result is finished, and not dead."""
-    model = ToyModel(6, table={((), EOS): 1.0, ((), A): 2.0})
-    batch = make_batch([example_of([A, A])])
-    result = beam_search(
-        model,
-        model.encode(batch, None),
-        EndOrDie(torch.tensor([True])),
-        beam_size=2,
-        length_B=torch.tensor([3]),
-        steps=3,
-        rule=LastScore(),
-        stop=StopBest(),
-    )
+    model = ToyModel(7, table={((), EOS): 1.0, ((), A): 2.0})
+    result = search_to_the_end(model, Ending(torch.tensor([1]), first=EOS), beam=2, stop=StopBest())
     assert result.tokens_BNT[0, 0].tolist() == [EOS, PAD, PAD]
     assert (result.finished_BN.tolist(), result.dead_B.tolist()) == ([[True]], [False])
