@@ -15,8 +15,7 @@ from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled, Searched
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu, token_error
 from argbeam.losses.risks import zero_one as zero_one_risk
-from argbeam.losses.scheduled_sampling import ScheduledSampling
-from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedule
+from argbeam.losses.scheduled_sampling import Exponential, InverseSigmoid, Linear, Schedule, ScheduledSampling
 from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
 from argbeam.search.score_rules import LastScore, ScoreSum
 from argbeam.search.stop_rules import STOPS

@@ -1,6 +1,11 @@
-"""Scheduled sampling (Bengio et al. 2015), also known as data as demonstrator (Venkatraman et al. 2015)."""
+"""Scheduled sampling (Bengio et al. 2015), also known as data as demonstrator (Venkatraman et al. 2015).
+
+A schedule is the probability of reading the model's own token, by epoch (section 2.4). The paper's epsilon is the
+probability of the gold token, by update; here it is 1 - epsilon.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +15,46 @@ from argbeam.losses.contract import LossOutput
 from argbeam.losses.cross_entropy import gold_loss
 from argbeam.losses.replay import score
 from argbeam.losses.sampling import READ_SITE, best_tokens, drawn_tokens, needed, write
-from argbeam.losses.schedules import Schedule
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Successors
+
+Schedule = Callable[[int], float]
+"""From the epoch, counted from 0, to the probability of reading the model's own token."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`slope` more in every epoch."""
+
+    slope: float
+
+    def __call__(self, epoch: int) -> float:
+        return min(1.0, self.slope * epoch)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """1 - base^epoch, with a base below 1."""
+
+    base: float
+
+    def __call__(self, epoch: int) -> float:
+        return 1.0 - self.base**epoch
+
+
+@dataclass(frozen=True)
+class InverseSigmoid:
+    """1 - k / (k + exp(epoch / k)): slow, then fast around epoch k ln k, then slow."""
+
+    k: float
+
+    def __call__(self, epoch: int) -> float:
+        # The same with exp(-epoch / k), which cannot overflow.
+        return 1.0 / (1.0 + self.k * math.exp(-epoch / self.k))
+
 
 # Probabilities are multiples of 1 / this: equal ones share captured steps.
 _LEVELS = 20

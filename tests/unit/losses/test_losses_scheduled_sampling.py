@@ -9,8 +9,14 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.sampling import READ_SITE, WORD_SITE, draw
-from argbeam.losses.scheduled_sampling import ScheduledSampling, ScheduledSamplingStep
-from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedule
+from argbeam.losses.scheduled_sampling import (
+    Exponential,
+    InverseSigmoid,
+    Linear,
+    Schedule,
+    ScheduledSampling,
+    ScheduledSamplingStep,
+)
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.stop_rules import StopBest

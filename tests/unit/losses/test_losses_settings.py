@@ -9,7 +9,7 @@ from argbeam.errors import ConfigError
 from argbeam.losses import Bso, Loss, Mixed, Mixer, Mrt, ScheduledSampling, make_loss
 from argbeam.losses.mrt import Sampled, Searched
 from argbeam.losses.risks import one_minus_sentence_bleu, token_error, zero_one
-from argbeam.losses.schedules import Exponential, InverseSigmoid, Linear, Schedule
+from argbeam.losses.scheduled_sampling import Exponential, InverseSigmoid, Linear, Schedule
 from argbeam.tasks import TASKS, Task
 from small_runs import RATES, small_recipe
 

@@ -26,8 +26,7 @@ from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.mixed import Mixed
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled, Searched
-from argbeam.losses.scheduled_sampling import ScheduledSampling
-from argbeam.losses.schedules import Linear
+from argbeam.losses.scheduled_sampling import Linear, ScheduledSampling
 from argbeam.models import LstmSeq2Seq, make_model
 from argbeam.models.contract import Model, Network
 from argbeam.models.noise import Noise
