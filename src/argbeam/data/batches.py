@@ -1,4 +1,4 @@
-"""Examples as numbers, and batches of few, fixed shapes whose order is fixed by seed and epoch."""
+"""Examples as token ids, and batches of few, fixed shapes in an order fixed by seed and epoch."""
 
 import random
 from array import array
@@ -15,37 +15,35 @@ from torch import Tensor
 from argbeam.data.vocabulary import PAD
 from argbeam.runtime.group import ALONE, Group
 
-# Sources of up to this many words are batched by number alone.
+# The longest source, in tokens, for which an evaluation batch is full.
 _LONG = 128
 # More than any length.
 _KEY = 1 << 32
 
-Length = TypeVar("Length", int, np.ndarray[tuple[int, ...], np.dtype[Any]])
+IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
+Length = TypeVar("Length", int, IntArray)
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sentence pair in vocabulary numbers; `sentence` is its number in its split, the key of its noise."""
+    """Token ids of a sentence pair; `sentence` is its place in its split, the key of its noise."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
     sentence: int
 
 
-_Numbers = np.ndarray[tuple[int, ...], np.dtype[Any]]
-
-
 @dataclass(frozen=True)
 class Lengths:
-    """How many words the sources and targets of examples have."""
+    """Token counts of the sources and targets of examples."""
 
-    source_N: _Numbers
-    target_N: _Numbers
+    source_N: IntArray
+    target_N: IntArray
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences padded to one shape. A padding row, to fill a batch up, has target length 0 and counts for nothing."""
+    """Examples padded to one shape. A padding row fills a batch up: its target length is 0, and no loss counts it."""
 
     source_BS: Int[Tensor, "B S"]
     source_length_B: Int[Tensor, " B"]
@@ -55,54 +53,54 @@ class Batch:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """B, S and T: all that fixes the shapes of a training step besides the loss."""
+        """B, S and T. With the loss, they fix all shapes of a training step."""
         return (*self.source_BS.shape, self.target_BT.shape[1])
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch(**{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> "Batch":
-        """In page-locked memory, from which copies to a CUDA device do not wait."""
-        return Batch(**{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+        """A copy in page-locked memory: copies from there to a CUDA device are asynchronous."""
+        return self._each(Tensor.pin_memory)
 
     def clone(self, device: torch.device) -> "Batch":
         """A copy in memory of its own on the device."""
-        return Batch(**{f.name: getattr(self, f.name).to(device, copy=True) for f in fields(self)})
+        return self._each(lambda tensor: tensor.to(device, copy=True))
 
     def halves(self) -> "list[Batch]":
-        """The two halves of its rows, padded alike."""
+        """The first and the second half of the rows, with the same padding."""
         middle = (len(self.sentence_B) + 1) // 2
-        rows = (slice(middle), slice(middle, None))
-        return [Batch(**{f.name: getattr(self, f.name)[half] for f in fields(self)}) for half in rows]
+        return [self._each(lambda tensor: tensor[:middle]), self._each(lambda tensor: tensor[middle:])]
 
     def copy_from(self, other: "Batch") -> None:
         """Overwrite this batch's tensors: the inputs of a captured step are fixed places in memory."""
         for f in fields(self):
             getattr(self, f.name).copy_(getattr(other, f.name), non_blocking=True)
 
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
+
 
 def make_batch(examples: Sequence[Example], *, source_length: int = 0, target_length: int = 0, size: int = 0) -> Batch:
     """Pad examples into one batch, at least as large as the lengths and the size given."""
-    rows = max(size, len(examples))
-    source_length = max([source_length, 1, *(len(e.source) for e in examples)])
-    target_length = max([target_length, *(len(e.target) for e in examples)])
-    fill = [()] * (rows - len(examples))
+    padding = max(size - len(examples), 0)
+    sources, targets = [e.source for e in examples], [e.target for e in examples]
     return Batch(
-        source_BS=_padded([*(e.source for e in examples), *fill], source_length),
-        # An attention over no word at all has no value: padding rows have one PAD to look at.
-        source_length_B=torch.tensor([*(len(e.source) for e in examples), *(1 for _ in fill)]),
-        target_BT=_padded([*(e.target for e in examples), *fill], target_length),
-        target_length_B=torch.tensor([*(len(e.target) for e in examples), *(0 for _ in fill)]),
-        sentence_B=torch.tensor([*(e.sentence for e in examples), *(0 for _ in fill)]),
+        source_BS=_padded(sources, padding, max(source_length, 1)),
+        # Attention over no token has no value: a padding row has one PAD to attend to.
+        source_length_B=torch.tensor([*map(len, sources), *[1] * padding]),
+        target_BT=_padded(targets, padding, target_length),
+        target_length_B=torch.tensor([*map(len, targets), *[0] * padding]),
+        sentence_B=torch.tensor([*(e.sentence for e in examples), *[0] * padding]),
     )
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which examples go together, in which order: a pure function of the corpus, the seed and the epoch.
+    """Batches of an epoch and their order: a pure function of the corpus, the seed and the epoch.
 
-    Examples are sorted by their rounded lengths, ties in an order that changes with the epoch, and cut into batches of
-    `size`. The multiset of shapes is the same in every epoch, few shapes occur, and one batch at most is not full.
+    Examples are sorted by rounded lengths, ties in an order that changes with the epoch, and cut into batches of
+    `size`. Few shapes occur, each as often in every epoch, and at most one batch is not full.
     """
 
     examples: Sequence[Example]
@@ -112,7 +110,7 @@ class BatchPlan:
     seed: int
 
     def epoch(self, epoch: int, *, by_length: bool = False) -> "EpochBatches":
-        """The batches of an epoch as lists of example numbers; `by_length` keeps the short ones first."""
+        """The batches of an epoch as lists of indices into `examples`; `by_length` puts short examples first."""
         rng = random.Random(f"{self.seed}:{epoch}")
         shuffled, batches = array("q", range(len(self.examples))), array("q", range(len(self)))
         rng.shuffle(shuffled)
@@ -123,55 +121,49 @@ class BatchPlan:
         return EpochBatches(order_N, np.frombuffer(batches, dtype=np.int64), self.size)
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """The count of batches in an epoch."""
         return -(-len(self.examples) // self.size)
 
     def batch(
         self,
-        numbers: Sequence[int],
+        indices: Sequence[int],
         view: Callable[[Example], Example] = lambda example: example,
         group: Group = ALONE,
     ) -> Batch:
-        """This process's share of the batch of these examples, padded to the rounded shape of all of them.
+        """This process's share of a batch, padded to the rounded shape of the whole batch.
 
-        `view` may change words, but no length.
+        `view` may change token ids, but no length.
         """
-        rounded = [self._rounded(self.examples[i]) for i in numbers]
+        examples = [self.examples[i] for i in indices]
         return make_batch(
-            [view(self.examples[i]) for i in group.share(numbers)],
-            source_length=max(s for s, _ in rounded),
-            target_length=max(t for _, t in rounded),
+            [view(example) for example in group.share(examples)],
+            source_length=round_up(max(len(e.source) for e in examples), self.round_source),
+            target_length=round_up(max(len(e.target) for e in examples), self.round_target),
             size=group.share_of(self.size),
         )
 
     def shapes(self) -> set[tuple[int, int, int]]:
-        """Every shape that occurs."""
+        """All shapes that occur."""
         keys_N, starts = np.sort(self._keys_N), np.arange(len(self)) * self.size
         source = np.maximum.reduceat(keys_N % _KEY, starts).tolist()
         target = np.maximum.reduceat(keys_N // _KEY, starts).tolist()
         return {(self.size, max(s, 1), t) for s, t in zip(source, target, strict=True)}
 
     @cached_property
-    def _keys_N(self) -> _Numbers:
-        """What examples are sorted by: the rounded length of the target, then that of the source."""
+    def _keys_N(self) -> IntArray:
+        """Sort keys of the examples: the rounded target length, then the rounded source length."""
         lengths = lengths_of(self.examples)
         source_N, target_N = lengths.source_N.astype(np.int64), lengths.target_N.astype(np.int64)
-        keys_N: _Numbers = round_up(target_N, self.round_target) * _KEY + round_up(source_N, self.round_source)
+        keys_N: IntArray = round_up(target_N, self.round_target) * _KEY + round_up(source_N, self.round_source)
         return keys_N
-
-    def _rounded(self, example: Example) -> tuple[int, int]:
-        return (
-            round_up(len(example.source), self.round_source),
-            round_up(len(example.target), self.round_target),
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class EpochBatches:
-    """The batches of an epoch in their order, each a list of example numbers: two arrays for a corpus of any size."""
+    """The batches of an epoch in order, each a list of example indices: two arrays for a corpus of any size."""
 
-    order_N: _Numbers
-    batches: _Numbers
+    order_N: IntArray
+    batches: IntArray
     size: int
 
     def __len__(self) -> int:
@@ -179,15 +171,15 @@ class EpochBatches:
 
     def __getitem__(self, place: int) -> list[int]:
         start = int(self.batches[place]) * self.size
-        numbers: list[int] = self.order_N[start : start + self.size].tolist()
-        return numbers
+        indices: list[int] = self.order_N[start : start + self.size].tolist()
+        return indices
 
     def __iter__(self) -> Iterator[list[int]]:
         return (self[place] for place in range(len(self)))
 
 
 def lengths_of(examples: Sequence[Example]) -> Lengths:
-    """The lengths of examples; those that are not in memory know their own."""
+    """The lengths of examples; a store of examples has them ready."""
     known = getattr(examples, "lengths", None)
     if isinstance(known, Lengths):
         return known
@@ -198,10 +190,10 @@ def lengths_of(examples: Sequence[Example]) -> Lengths:
 
 
 def in_order_of_length(examples: Sequence[Example], *, size: int) -> Iterator[list[int]]:
-    """Batches of example numbers for evaluation, longest sources first: the memory needed shows at once.
+    """Batches of example indices for evaluation, longest sources first: a lack of memory shows at once.
 
-    A batch has `size` sentences, or fewer where they are long: a constraint compares all words of a source, so that
-    memory grows with the square of its length.
+    A batch has `size` examples, or fewer where sources are long: a constraint compares all tokens of a source, and its
+    memory grows with the square of the length.
     """
     order = sorted(range(len(examples)), key=lambda i: -len(examples[i].source))
     start = 0
@@ -217,5 +209,8 @@ def round_up(length: Length, multiple: int) -> Length:
     return -(-length // multiple) * multiple
 
 
-def _padded(rows: Iterable[Sequence[int]], length: int) -> Int[Tensor, "B L"]:
+def _padded(rows: Iterable[tuple[int, ...]], padding: int, least: int) -> Int[Tensor, "B L"]:
+    """Rows and `padding` empty rows, padded to the longest, or to `least` tokens."""
+    rows = [*rows, *[()] * padding]
+    length = max([least, *map(len, rows)])
     return torch.tensor([[*row, *[PAD] * (length - len(row))] for row in rows], dtype=torch.int64)

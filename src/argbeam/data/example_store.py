@@ -1,11 +1,11 @@
-"""Examples on disk: numbers in one file, where each example lies in another, and a header that says what they are.
+"""Training examples on disk: a run needs 12 bytes of memory for each.
 
-STORE/tokens     the words of all examples as 4-byte numbers: source 0, target 0, source 1, target 1, ...
-STORE/lengths    how many words each of those has, 4 bytes each
-STORE/header     JSON: the key the store was made for, counts, SHA-256 of both files, the task's files
+STORE/tokens     token ids of all examples, 4 bytes each: source 0, target 0, source 1, target 1, ...
+STORE/lengths    token counts of those sequences, 4 bytes each
+STORE/header     JSON: the key of the store, counts, SHA-256 of both files, the task's files
 
-Examples are read where they lie, with no more in memory than 12 bytes each. The files are not mapped into memory: pages
-once touched would count as the process's own, and a file cut short would kill it instead of raising an error.
+The files are not mapped into memory: touched pages would count as the process's own, and a file cut short would kill
+the process instead of raising an error.
 """
 
 import base64
@@ -28,22 +28,22 @@ from argbeam.files import TEMPORARY, reading, write_atomic
 FORMAT = 1
 
 _TOKENS, _LENGTHS, _HEADER = "tokens", "lengths", "header"
-_NUMBER = np.dtype("<i4")
-# Numbers that are gathered before they are written.
+_INT = np.dtype("<i4")
+# Integers gathered before they are written.
 _BUFFER = 1 << 17
 
 
 class StoredExamples(Sequence[Example]):
-    """The examples of a store, each read from the disk when it is asked for; `header` is what the store says of itself.
+    """The examples of a store, each read from the disk on access. A store that is not whole is a DataError.
 
-    A store that is not whole is a DataError; one made for another key is none of its business.
+    The caller compares `header["key"]`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.header = _read_header(folder)
         for name in (_TOKENS, _LENGTHS):
             _check_file(folder / name, self.header["sha256"][name])
-        sizes_N2 = np.fromfile(folder / _LENGTHS, dtype=_NUMBER).reshape(-1, 2)
+        sizes_N2 = np.fromfile(folder / _LENGTHS, dtype=_INT).reshape(-1, 2)
         self.lengths = Lengths(source_N=sizes_N2[:, 0].copy(), target_N=sizes_N2[:, 1].copy())
         self._start_N = np.cumsum(sizes_N2.sum(1, dtype=np.int64)) - sizes_N2.sum(1, dtype=np.int64)
         self._tokens = os.open(folder / _TOKENS, os.O_RDONLY | os.O_NOFOLLOW)
@@ -64,11 +64,11 @@ class StoredExamples(Sequence[Example]):
         if not 0 <= number < len(self):
             raise IndexError(f"example {number} of {len(self)}")
         source, target = int(self.lengths.source_N[number]), int(self.lengths.target_N[number])
-        size, start = _NUMBER.itemsize, int(self._start_N[number])
-        words = np.frombuffer(os.pread(self._tokens, size * (source + target), size * start), dtype=_NUMBER).tolist()
-        if len(words) != source + target:
+        size, start = _INT.itemsize, int(self._start_N[number])
+        ids = np.frombuffer(os.pread(self._tokens, size * (source + target), size * start), dtype=_INT).tolist()
+        if len(ids) != source + target:
             raise DataError(f"example {number}: the store of training examples was cut short while it was in use")
-        return Example(tuple(words[:source]), tuple(words[source:]), number)
+        return Example(tuple(ids[:source]), tuple(ids[source:]), number)
 
     @property
     def assets(self) -> dict[str, bytes]:
@@ -79,11 +79,11 @@ class StoredExamples(Sequence[Example]):
 def write_store(
     folder: Path, examples: Iterable[Example], *, about: Mapping[str, Any], assets: Mapping[str, bytes]
 ) -> None:
-    """Write examples one by one; the store is there once it is whole. `about` is looked at when all are written."""
+    """Write examples one by one, then the header with `about`; the folder appears when the store is whole."""
     temporary = folder.with_name(f".{folder.name}{TEMPORARY}")
     remove_store(temporary)
     temporary.mkdir(parents=True)
-    tokens, lengths = _Numbers(temporary / _TOKENS), _Numbers(temporary / _LENGTHS)
+    tokens, lengths = _IntFile(temporary / _TOKENS), _IntFile(temporary / _LENGTHS)
     for example in examples:
         tokens.add(example.source)
         tokens.add(example.target)
@@ -100,28 +100,28 @@ def write_store(
 
 
 def remove_store(folder: Path) -> None:
-    """Remove a store, whole or not; a link is removed, not what it leads to."""
+    """Remove a store, whole or not; of a link only the link."""
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     elif folder.exists():
         shutil.rmtree(folder)
 
 
-class _Numbers:
-    """A file of numbers that is written in large pieces."""
+class _IntFile:
+    """A file of integers, written in large pieces."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
         self._pending = array("i")
         self._digest = hashlib.sha256()
 
-    def add(self, numbers: Iterable[int]) -> None:
-        self._pending.extend(numbers)
+    def add(self, integers: Iterable[int]) -> None:
+        self._pending.extend(integers)
         if len(self._pending) >= _BUFFER:
             self._flush()
 
     def close(self) -> str:
-        """Put all on the disk; the file's digest."""
+        """Put all on the disk and return the digest of the file."""
         self._flush()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -129,7 +129,7 @@ class _Numbers:
         return self._digest.hexdigest()
 
     def _flush(self) -> None:
-        data = np.frombuffer(self._pending, dtype=np.intc).astype(_NUMBER).tobytes() if self._pending else b""
+        data = np.frombuffer(self._pending, dtype=np.intc).astype(_INT).tobytes() if self._pending else b""
         self._file.write(data)
         self._digest.update(data)
         self._pending = array("i")

@@ -10,7 +10,7 @@ from argbeam.errors import ConfigError, DataError
 
 
 class Tokenizer(Protocol):
-    """What a task needs to turn text into tokens, and output into text."""
+    """From text to tokens, and from tokens to text."""
 
     def tokenize(self, line: str) -> list[str]:
         """The tokens of a line; none of them is empty or holds white space."""
@@ -22,10 +22,9 @@ class Tokenizer(Protocol):
 
 
 def plain_spaces(line: str) -> str:
-    r"""One ordinary space between words, and no character that is only a hint to a typesetter.
+    """The line with one ordinary space for every run of white space, and without invisible characters.
 
-    U+00A0 and U+202F (no-break spaces), like every white space, become a space; U+00AD (soft hyphen), U+200B
-    (zero-width space) and U+FEFF (byte order mark) are dropped, since Moses would break words at them.
+    Moses would break words at these: U+00AD (soft hyphen), U+200B (zero-width space), U+FEFF (byte order mark).
     """
     return " ".join(line.translate(_INVISIBLE).split())
 
@@ -61,7 +60,6 @@ class Moses:
         known = sorted(set(NonbreakingPrefixes().available_langs.values()))
         if language not in known:
             raise ConfigError(f"Moses tokenizer: language {language!r}; accepted: {', '.join(known)}")
-        self.language = language
         self.lower = lower
         self._tokenizer = MosesTokenizer(language)
         self._detokenizer = MosesDetokenizer(language)

@@ -1,4 +1,4 @@
-"""The words a model knows, in a fixed order, and their numbers."""
+"""The words a model knows, in a fixed order, and their token ids."""
 
 import json
 import re
@@ -17,10 +17,9 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 @final
 @dataclass(frozen=True)
 class Vocabulary:
-    """`words[i]` is word number i; the first four are `SPECIALS`.
+    """`words[i]` is the word with token id i; the first four are `SPECIALS`.
 
-    A corpus word spelled like a special is unknown to every vocabulary: it encodes as UNK, so that text
-    cannot pad, start or end a sequence.
+    A corpus word spelled like a special encodes as UNK: text cannot pad, start or end a sequence.
     """
 
     words: tuple[str, ...]
@@ -34,17 +33,16 @@ class Vocabulary:
 
     @classmethod
     def build(cls, sentences: Iterable[Sequence[str]], *, min_count: int, max_size: int | None = None) -> "Vocabulary":
-        """Count words; keep those seen `min_count` times or more, frequent words first, ties by spelling.
-
-        At most `max_size` words are kept, not counting the four specials.
-        """
-        return cls.of_counts(
-            Counter(word for sentence in sentences for word in sentence), min_count=min_count, max_size=max_size
-        )
+        """The vocabulary `of_counts` of the words of sentences."""
+        counts = Counter(word for sentence in sentences for word in sentence)
+        return cls.of_counts(counts, min_count=min_count, max_size=max_size)
 
     @classmethod
     def of_counts(cls, counts: Mapping[str, int], *, min_count: int, max_size: int | None = None) -> "Vocabulary":
-        """The same, of words that were counted already."""
+        """Words counted `min_count` times or more, frequent words first, ties by spelling.
+
+        At most `max_size` words, the four specials not among them.
+        """
         if min_count < 1:
             raise ConfigError(f"a vocabulary with min_count {min_count}; 1 or more is accepted")
         if max_size is not None and max_size < 1:
@@ -55,7 +53,7 @@ class Vocabulary:
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """The number of each word. The specials are left out: they are PAD, UNK, BOS and EOS."""
+        """The token id of each word, without the specials."""
         return {word: i for i, word in enumerate(self.words) if i >= len(SPECIALS)}
 
     def __len__(self) -> int:
@@ -65,13 +63,16 @@ class Vocabulary:
         return word in self.index
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The number of each word, UNK where it has none."""
+        """Token ids of words, UNK for unknown ones."""
         index = self.index
         return [index.get(word, UNK) for word in words]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The spelling of each number, specials included."""
-        return [self.words[_checked(i, len(self.words))] for i in ids]
+        """Words of token ids, specials included."""
+        ids = list(ids)
+        # A negative id would silently index from the end.
+        assert all(0 <= i < len(self.words) for i in ids), f"token ids {ids} in a vocabulary of {len(self.words)}"
+        return [self.words[i] for i in ids]
 
     def to_json(self) -> str:
         """A JSON list of the words, one a line."""
@@ -98,12 +99,6 @@ def fold_digits(word: str) -> str:
 
 
 _DIGIT = re.compile(r"\d")
-
-
-def _checked(i: int, size: int) -> int:
-    # A negative number would silently index from the end.
-    assert 0 <= i < size, f"word number {i} in a vocabulary of {size}"
-    return i
 
 
 def _is_word(word: object) -> bool:

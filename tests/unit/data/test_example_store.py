@@ -13,8 +13,6 @@ from argbeam.data.batches import BatchPlan, Example, lengths_of
 from argbeam.data.example_store import StoredExamples, write_store
 from argbeam.errors import DataError
 from argbeam.runs.examples import build_store, open_store, read_examples, store_key, stored_examples
-from argbeam.runs.train import train
-from argbeam.settings import Recipe
 from generated_files import write_files
 from small_runs import (
     PRETRAIN,
@@ -29,11 +27,11 @@ from small_runs import (
     timeless_records,
 )
 
-words = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
+token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 STORE = "runtime.store=true"
 
 
-@given(pairs=st.lists(st.tuples(words, words), max_size=12))
+@given(pairs=st.lists(st.tuples(token_ids, token_ids), max_size=12))
 @settings(max_examples=60)
 def test_the_examples_written_are_the_examples_read(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -116,24 +114,22 @@ def test_a_store_is_built_once_and_needs_no_reading_of_words_after_that(
     assert (tmp_path / "run" / "store" / "tokens").stat().st_mtime_ns == before.st_mtime_ns
 
 
-def _damage(folder: Path, data: Path, how: str) -> None:
-    store = folder / "store"
-    header = json.loads((store / "header").read_bytes())
+def _damage(store: Path, how: str) -> None:
+    tokens, lengths, header = (store / name for name in ("tokens", "lengths", "header"))
     match how:
         case "tokens":
-            raw = bytearray((store / "tokens").read_bytes())
-            raw[5] ^= 1
-            (store / "tokens").write_bytes(raw)
+            data = tokens.read_bytes()
+            tokens.write_bytes(data[:5] + bytes([data[5] ^ 1]) + data[6:])
         case "cut":
-            (store / "lengths").write_bytes((store / "lengths").read_bytes()[:-3])
+            lengths.write_bytes(lengths.read_bytes()[:-3])
         case "gone":
-            (store / "tokens").unlink()
+            tokens.unlink()
         case "header":
-            (store / "header").write_bytes(b'{"store": 1}')
+            header.write_bytes(b'{"store": 1}')
         case "key":
-            (store / "header").write_text(json.dumps({**header, "key": "other"}))
+            header.write_text(json.dumps({**json.loads(header.read_bytes()), "key": "other"}))
         case "file":
-            (data / "train.txt").write_text("ba ko ti\nlu lu\n")
+            (store.parent.parent / "train.txt").write_text("ba ko ti\nlu lu\n")
 
 
 @pytest.mark.parametrize("how", ["tokens", "cut", "gone", "header", "key", "file"])
@@ -141,16 +137,12 @@ def test_a_store_that_is_damaged_or_out_of_date_is_built_anew(tmp_path: Path, ho
     recipe = small_recipe(STORE, data=short_text(tmp_path), stages={"only": {**PRETRAIN, "epochs": 1}})
     build_store(recipe, tmp_path / "run", None)
     assert open_store(recipe, tmp_path / "run", None) is not None
-    _damage(tmp_path / "run", tmp_path, how)
+    _damage(tmp_path / "run" / "store", how)
     assert open_store(recipe, tmp_path / "run", None) is None
-    said = list(texts(train_all(recipe, tmp_path / "run")))
+    said = list(texts(finish(recipe, tmp_path / "run")))
     assert said[0].endswith("writing the training examples there, once")
     stored = open_store(recipe, tmp_path / "run", None)
     assert stored is not None and list(stored) == list(read_examples(recipe, None).examples)
-
-
-def train_all(recipe: Recipe, folder: Path) -> list[Any]:
-    return list(train(recipe, folder))
 
 
 def test_a_store_of_another_vocabulary_is_not_used(tmp_path: Path) -> None:

@@ -193,19 +193,14 @@ def test_the_length_of_a_translation_is_open() -> None:
 def test_a_word_of_two_senses_is_translated_by_context() -> None:
     """Nouns of two senses have one translation as the object and the other as the subject."""
     nouns = [noun for pool in lexicon(2000).nouns for noun in pool.items[:20] if len(noun.senses) == 2]
-    assert nouns
+    senses = {form: {"nsubj": n.senses[0][-1], "obj": n.senses[1][-1] + "um"} for n in nouns for form in n.forms}
     shown: Counter[str] = Counter()
-    for noun in nouns:
-        subject, target = noun.senses[0][-1], noun.senses[1][-1] + "um"
-        for sentence in many()[:5000]:
-            for word, label in zip(sentence.words, sentence.labels, strict=True):
-                if word in noun.forms and label == "nsubj":
-                    assert subject in sentence.translation
-                    shown["subject"] += 1
-                elif word in noun.forms and label == "obj":
-                    assert target in sentence.translation
-                    shown["object"] += 1
-    assert shown["subject"] > 10 and shown["object"] > 10
+    for sentence in many()[:5000]:
+        for word, label in zip(sentence.words, sentence.labels, strict=True):
+            if word in senses and label in ("nsubj", "obj"):
+                assert senses[word][label] in sentence.translation
+                shown[label] += 1
+    assert shown["nsubj"] > 10 and shown["obj"] > 10
 
 
 def test_adverbs_with_synonyms_are_translated_either_way() -> None:
@@ -220,10 +215,6 @@ def test_adverbs_with_synonyms_are_translated_either_way() -> None:
     assert chosen[0] > chosen[1] > 0
 
 
-def log_probability(counts: Counter[tuple[str, str]], totals: Counter[str], previous: str, word: str) -> float:
-    return math.log((counts[previous, word] + 0.01) / (totals[previous] + 20))
-
-
 def order(words: list[str], counts: Counter[tuple[str, str]], totals: Counter[str], beam_size: int) -> tuple[str, ...]:
     """The best ordering of a multiset under a bigram model, by beam search over sums of log-probabilities."""
     beam: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
@@ -233,7 +224,8 @@ def order(words: list[str], counts: Counter[tuple[str, str]], totals: Counter[st
             left = Counter(words) - Counter(prefix)
             for word in sorted(left):
                 last = prefix[-1] if prefix else "<s>"
-                successors[(*prefix, word)] = score + log_probability(counts, totals, last, word)
+                log_probability = math.log((counts[last, word] + 0.01) / (totals[last] + 20))
+                successors[(*prefix, word)] = score + log_probability
         beam = sorted(((score, prefix) for prefix, score in successors.items()), reverse=True)[:beam_size]
     return beam[0][1]
 
@@ -247,8 +239,7 @@ def test_beam_10_orders_words_better_than_greedy_under_a_bigram_model() -> None:
     for (previous, _), number in counts.items():
         totals[previous] += number
     shuffle = random.Random(1)
-    exact: Counter[int] = Counter()
-    bigrams: Counter[int] = Counter()
+    exact, bigrams = Counter[int](), Counter[int]()
     for sentence in parts().dev:
         words = list(sentence.words)
         shuffle.shuffle(words)
@@ -260,12 +251,9 @@ def test_beam_10_orders_words_better_than_greedy_under_a_bigram_model() -> None:
     assert bigrams[10] >= 1.1 * bigrams[1]
 
 
-def test_too_few_types_are_refused_by_name_and_number() -> None:
+def test_too_few_types_and_negative_sizes_are_refused_by_name_and_number() -> None:
     with pytest.raises(ConfigError, match="types = 50: the generated corpus needs 200 word types or more"):
         generate(seed=1, size=1, types=50)
-
-
-def test_negative_sizes_are_refused_by_name_and_number() -> None:
     with pytest.raises(ConfigError, match="generated corpus: start = -2; a number of sentences is 0 or more"):
         generate(seed=1, size=1, start=-2)
     with pytest.raises(ConfigError, match="generated corpus: dev = -3; a number of sentences is 0 or more"):

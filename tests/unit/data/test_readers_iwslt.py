@@ -27,19 +27,13 @@ def test_talks_lose_their_tags_and_keep_their_titles(
     ]
 
 
-def test_the_five_sets_follow_each_other_without_titles(tmp_path: Path) -> None:
-    pairs = read_sets(write_iwslt(tmp_path))
-    assert [(pair.source, pair.target) for pair in pairs] == [
-        (f"Satz aus {part}.", f"Sentence of {part}.") for part in SETS
-    ]
-
-
-def test_the_set_of_2012_may_be_named_like_the_others(tmp_path: Path) -> None:
+def test_the_five_sets_follow_each_other_and_that_of_2012_may_be_named_like_the_others(tmp_path: Path) -> None:
     write_iwslt(tmp_path)
-    for side in ("de", "en"):
-        path = tmp_path / f"IWSLT14.TEDX.dev2012.de-en.{side}.xml"
+    expected = [(f"Satz aus {part}.", f"Sentence of {part}.") for part in SETS]
+    assert [(pair.source, pair.target) for pair in read_sets(tmp_path)] == expected
+    for path in tmp_path.glob("IWSLT14.TEDX.dev2012.*"):
         path.rename(tmp_path / path.name.replace("TEDX", "TED"))
-    assert len(read_sets(tmp_path)) == 5
+    assert [(pair.source, pair.target) for pair in read_sets(tmp_path)] == expected
     assert missing_files(tmp_path) == []
 
 
@@ -51,56 +45,43 @@ def test_entities_of_the_xml_are_characters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("below", [".", "de-en", "iwslt14", "iwslt14/de-en"])
 def test_the_folder_is_found_under_its_usual_names(tmp_path: Path, below: str) -> None:
+    assert iwslt_folder(tmp_path) is None
+    assert len(missing_files(tmp_path)) == 2 + 2 * 5
     write_iwslt(tmp_path / below)
     assert iwslt_folder(tmp_path) == tmp_path / below
 
 
-def test_a_folder_without_the_files_is_none(tmp_path: Path) -> None:
-    assert iwslt_folder(tmp_path) is None
-    assert len(missing_files(tmp_path)) == 2 + 2 * 5
+def refusal(read: Callable[[Path], object], folder: Path) -> str:
+    with pytest.raises(DataError) as error:
+        read(folder)
+    return str(error.value)
 
 
 def test_sides_of_unequal_length_are_an_error(tmp_path: Path) -> None:
     write_iwslt(tmp_path, english=ENGLISH + "One more.\n")
-    with pytest.raises(DataError) as error:
-        read_talks(tmp_path)
-    assert str(error.value) == (
+    assert refusal(read_talks, tmp_path) == (
         f"{tmp_path}/train.tags.de-en.de: 5 sentences, but {tmp_path}/train.tags.de-en.en has 6; "
         "each translates one of the other"
     )
 
 
-def test_segments_of_other_numbers_are_an_error_at_their_line(tmp_path: Path) -> None:
-    write_iwslt(tmp_path)
-    path = tmp_path / "IWSLT14.TED.tst2010.de-en.en.xml"
-    path.write_text(xml("Sentence.", first=2), encoding="utf-8")
-    with pytest.raises(DataError) as error:
-        read_sets(tmp_path)
-    source = tmp_path / "IWSLT14.TED.tst2010.de-en.de.xml"
-    assert str(error.value) == f"{path}:6: segment 2 stands where {source}:6 has 1"
-
-
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("text", "message"),
     [
-        ('<seg id="1"> torn', 'not a segment; <seg id="1"> text </seg> is expected, one a line'),
-        ('<seg id="1">  </seg>', "segment 1 is empty; at least one word is expected"),
+        (xml("Sentence.", first=2), "6: segment 2 stands where {source}:6 has 1"),
+        ('<doc>\n<seg id="1"> torn', '2: not a segment; <seg id="1"> text </seg> is expected, one a line'),
+        ('<doc>\n<seg id="1">  </seg>', "2: segment 1 is empty; at least one word is expected"),
     ],
 )
-def test_bad_segments_are_errors_at_their_line(tmp_path: Path, line: str, message: str) -> None:
+def test_bad_segments_are_errors_at_their_line(tmp_path: Path, text: str, message: str) -> None:
     write_iwslt(tmp_path)
-    path = tmp_path / "IWSLT14.TED.dev2010.de-en.de.xml"
-    path.write_text(f"<doc>\n{line}\n</doc>\n", encoding="utf-8")
-    with pytest.raises(DataError) as error:
-        read_sets(tmp_path)
-    assert str(error.value) == f"{path}:2: {message}"
+    source, target = (tmp_path / f"IWSLT14.TED.tst2010.de-en.{side}.xml" for side in ("de", "en"))
+    target.write_text(text, encoding="utf-8")
+    assert refusal(read_sets, tmp_path) == f"{target}:{message.format(source=source)}"
 
 
 def test_a_missing_set_is_an_error(tmp_path: Path) -> None:
-    write_iwslt(tmp_path)
-    path = tmp_path / "IWSLT14.TED.tst2012.de-en.en.xml"
+    path = write_iwslt(tmp_path) / "IWSLT14.TED.tst2012.de-en.en.xml"
     path.unlink()
     assert missing_files(tmp_path) == [path.name]
-    with pytest.raises(DataError) as error:
-        read_sets(tmp_path)
-    assert str(error.value) == f"{path}: no such file, neither plain nor with .gz or .xz"
+    assert refusal(read_sets, tmp_path) == f"{path}: no such file, neither plain nor with .gz or .xz"

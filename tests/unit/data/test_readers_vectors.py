@@ -32,9 +32,7 @@ def as_text(table: Table, *, end: str = "\n") -> bytes:
 
 def as_binary(table: Table, *, end: str = "\n") -> bytes:
     size = len(next(iter(table.values())))
-    records = [
-        name.encode() + b" " + struct.pack(f"<{size}f", *vector) + end.encode() for name, vector in table.items()
-    ]
+    records = [name.encode() + b" " + struct.pack(f"<{size}f", *row) + end.encode() for name, row in table.items()]
     return f"{len(table)} {size}\n".encode() + b"".join(records)
 
 
@@ -136,10 +134,7 @@ TWO = as_binary({"a": [1.0, 2.0], "b": [3.0, 4.0]})
         (b"0 2\n", ": no vectors; the first line gives their number and size"),
         (TWO.replace(b"2 2", b"2 3", 1), ":1: vectors of size 3; size 2 is expected"),
         (b"1 2\n" + b"x" * 5000, ": vector 1 of 1 has no word; are they of size 2?"),
-        (
-            b"1 2\na " + struct.pack("<2f", 1.0, float("inf")),
-            ": vector 1: inf in the vector of 'a'; a finite",
-        ),
+        (b"1 2\na " + struct.pack("<2f", 1.0, float("inf")), ": vector 1: inf in the vector of 'a'; a finite"),
     ],
 )
 def test_a_malformed_binary_file_is_named_by_its_vector(data: bytes, message: str) -> None:

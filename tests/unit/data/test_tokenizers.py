@@ -52,11 +52,8 @@ def test_moses_splits_punctuation_and_joins_it_again() -> None:
     assert english.detokenize(["&amp;", "x"]) == "&amp; x"
 
 
-def test_moses_drops_what_would_break_words() -> None:
+def test_moses_drops_what_would_break_words_and_lowers_after_it_has_seen_abbreviations() -> None:
     assert Moses("de").tokenize("Zu\u00adcker\u00a0und\u202fSa\u200blz") == ["Zucker", "und", "Salz"]
-
-
-def test_moses_lowers_after_it_has_seen_abbreviations() -> None:
     assert Moses("en", lower=True).tokenize("Mr. Ox.") == ["mr.", "ox", "."]
 
 
@@ -113,11 +110,7 @@ def test_a_long_line_is_learnt_from() -> None:
 @pytest.mark.parametrize(
     ("text", "size", "message"),
     [
-        (
-            ["a b c"],
-            1000,
-            "SentencePiece cannot learn 1000 pieces: Vocabulary size too high (1000). Please set it to",
-        ),
+        (["a b c"], 1000, "SentencePiece cannot learn 1000 pieces: Vocabulary size too high (1000). Please set it to"),
         (["a b c"], 4, "SentencePiece cannot learn 4 pieces: Vocabulary size is smaller than required_chars"),
         (["a b c"], 0, "SentencePiece cannot learn 0 pieces; 1 to 2147483647 are accepted"),
         (["", " "], 60, "SentencePiece cannot learn 60 pieces: no text to learn from"),

@@ -1,4 +1,4 @@
-"""Pre-trained word vectors in word2vec's text and binary formats; only the words asked for are kept."""
+"""Pre-trained word vectors in word2vec's text and binary formats, for the words of a vocabulary."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from argbeam.errors import DataError
 
 @dataclass(frozen=True)
 class Vectors:
-    """The vectors found: `vectors_FD[rows[word]]` is a word's. F of the `asked` words were found."""
+    """`vectors_FD[rows[word]]` is the vector of a word. The file holds F of the `asked` words."""
 
     rows: Mapping[str, int]
     vectors_FD: Float[Tensor, "F D"]
@@ -31,10 +31,10 @@ class Vectors:
 
 
 def read_vectors(path: Path, *, words: Collection[str], size: int) -> Vectors:
-    """Read the vectors of `words` from a word2vec file: `.bin`, `.bin.gz`, `.bin.xz` are binary, others text.
+    """Read the vectors of `words` from a word2vec file: `.bin`, also compressed, is binary, anything else text.
 
-    Words are compared exactly: no folding of case or digits. Of a word found twice the first vector counts.
-    Memory grows with the words asked for, never with the file: vectors of other words are not even parsed.
+    Words are compared exactly. Of a word found twice the first vector counts. Memory grows with the words asked for,
+    not with the file.
     """
     wanted = frozenset(words)
     entries = _binary_entries if unpacked(path).suffix == ".bin" else _text_entries
@@ -53,10 +53,10 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(na
 _CHUNK = 1 << 20
 _LONGEST_WORD = 4096  # bytes; a longer "word" means that the file is out of step
 
-_Row = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+_Vector = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-def _text_entries(path: Path, wanted: frozenset[str], size: int) -> Iterator[tuple[str, _Row]]:
+def _text_entries(path: Path, wanted: frozenset[str], size: int) -> Iterator[tuple[str, _Vector]]:
     count = promised = 0
     for line, text in open_lines(path):
         if line == 1:
@@ -76,7 +76,7 @@ def _text_entries(path: Path, wanted: frozenset[str], size: int) -> Iterator[tup
         raise DataError(f"{path}: {count} vectors; the first line promises {promised}")
 
 
-def _parse(numbers: str, where: str, word: str) -> _Row:
+def _parse(numbers: str, where: str, word: str) -> _Vector:
     values = []
     for number in numbers.split(" "):
         # Python reads `1_0`, other scripts' digits and white space around a number as well: no program writes those.
@@ -86,7 +86,7 @@ def _parse(numbers: str, where: str, word: str) -> _Row:
     return _finite(values, where, word)
 
 
-def _binary_entries(path: Path, wanted: frozenset[str], size: int) -> Iterator[tuple[str, _Row]]:
+def _binary_entries(path: Path, wanted: frozenset[str], size: int) -> Iterator[tuple[str, _Vector]]:
     # Words are compared as bytes: large public files hold some that are not UTF-8, which nobody can ask for.
     word_of = {word.encode("utf-8"): word for word in wanted}
     with open_bytes(path) as stream:
@@ -129,7 +129,7 @@ def _promised(header: str, path: Path, size: int) -> int:
     return int(match[1])
 
 
-def _finite(values: list[float] | _Row, where: str, word: str) -> _Row:
+def _finite(values: list[float] | _Vector, where: str, word: str) -> _Vector:
     with np.errstate(over="ignore"):
         row = np.array(values, dtype=np.float32)
     if not np.isfinite(row).all():
