@@ -1,5 +1,6 @@
 """What the documents say of the code is what the code says."""
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 
 from argbeam.settings.listing import describe
 from argbeam.settings.shipped import shipped_recipes
+from own_decoder import GruSeq2Seq, letters_in_order
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]
 
 
 def test_the_list_of_settings_is_the_one_in_force() -> None:
@@ -22,22 +25,56 @@ def test_the_list_of_settings_is_the_one_in_force() -> None:
 
 
 @pytest.mark.parametrize("name", list(shipped_recipes()))
-def test_every_shipped_recipe_is_in_the_readme(name: str) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_shipped_recipe_is_listed(name: str) -> None:
+    page = text_of("docs/commands.md")
     folder, _, system = name.partition("/")
-    assert f"`{name}`" in readme or re.search(rf"`{folder}/\w+`.*`/{system}`", readme)
+    assert f"`{name}`" in page or re.search(rf"`{folder}/\w+`.*`/{system}`", page)
 
 
 @pytest.mark.parametrize(
-    ("block", "example"), [("class GruSeq2Seq", "own_decoder"), ("class TrieChoices", "own_successors")]
+    ("block", "example"),
+    [("class GruSeq2Seq", "own_decoder"), ("def train", "own_decoder"), ("class TrieChoices", "own_successors")],
 )
-def test_the_readmes_code_is_the_code_that_the_tests_run(block: str, example: str) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = next(part for part in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if block in part)
-    assert shown.strip() in (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
+def test_code_of_examples_in_the_docs_is_the_code_that_the_tests_run(block: str, example: str) -> None:
+    shown = next(part for part in python_blocks("docs/library.md") if block in part)
+    assert shown.strip() in text_of(f"examples/{example}.py")
+
+
+def test_the_readmes_program_runs() -> None:
+    """With two batches of examples: learning is the matter of other tests."""
+    (program,) = python_blocks("README.md")
+    data = letters_in_order(8, seed=1)
+    names = {"GruSeq2Seq": GruSeq2Seq, "batches": [data[:4], data[4:]], "test": data}
+    exec(program, names)
+    assert [sorted(out[0]) for out in names["found"].tokens_BNT.tolist()] == [
+        sorted(example.source + (0,) * (9 - len(example.source))) for example in data
+    ]
+
+
+def test_the_readme_has_at_most_a_thousand_words() -> None:
+    assert len(text_of("README.md").split()) <= 1000
 
 
 def test_relative_links_lead_somewhere() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_modules_and_files_named_in_the_docs_exist() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`(argbeam\.[A-Za-z_.]+)`", text) + re.findall(
+            r"from (argbeam\.[a-z_.]+) import", text
+        ):
+            assert pkgutil.resolve_name(name), f"{page.name}: {name}"
+        for path in re.findall(r"`((?:tests|examples|docs|src)/[\w/.-]+\.\w+)", text):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)
