@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -62,9 +62,6 @@ class BenchRow:
     memory_mb: float
     capture_s: float
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
 class _Timed:
@@ -93,19 +90,16 @@ class _Bench:
         losses: list[tuple[str, int, StepLoss]] = [("cross_entropy", 0, CrossEntropy())]
         losses += [("bso", k, Bso(anything, train_beam=k, start_beam=k).at(0)) for k in beams]
         if shape.source == shape.target:  # a permutation is as long as its source
-            losses += [
-                ("conbso", k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False).at(0)) for k in beams
-            ]
+            conbso = [(k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False)) for k in beams]
+            losses += [("conbso", k, loss.at(0)) for k, loss in conbso]
         batch = random_batch(shape, self.group)
         batch = batch.pin() if self.device.type == "cuda" else batch
-        for system, beam, loss in losses:
-            yield self._training(system, beam, loss, batch)
+        return (self._training(system, beam, loss, batch) for system, beam, loss in losses)
 
     def _training(self, system: str, beam: int, loss: StepLoss, batch: Batch) -> _Timed:
         model = random_model(self.shape).to(self.device)
-        optimizer = Adagrad(
-            model.modules_by_rate(), rates={"encoder": 0.02, "decoder": 0.02, "output": 0.1}, max_norm=5.0
-        )
+        rates = {"encoder": 0.02, "decoder": 0.02, "output": 0.1}
+        optimizer = Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0)
         step = TrainStep(model, optimizer, 1, self.device, group=self.group)
         captured = CapturedStep(step, CudaRecorder()) if self.capture else None
         run_step, updates = captured or step, itertools.count()

@@ -267,7 +267,7 @@ def bench(
             note(f"timing {rounds} rounds at {shape}, {chosen.type}; this takes a minute or more")
         rows = list(rows_of(shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, group=group))
     if group.leads and as_json:
-        print(json.dumps([row.as_dict() for row in rows]))
+        print(json.dumps([vars(row) for row in rows]))
     elif group.leads:
         show_rows(rows, shape, chosen)
 

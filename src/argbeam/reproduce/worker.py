@@ -130,7 +130,7 @@ def _time(arguments: Sequence[str]) -> int:
     shape = BenchShape(*map(int, sizes))
     rows = bench(shape, device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds))
     name = torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu"
-    timing = {"device": name, "shape": asdict(shape), "rows": [row.as_dict() for row in rows]}
+    timing = {"device": name, "shape": asdict(shape), "rows": [vars(row) for row in rows]}
     write_atomic(Path(path), json.dumps(timing).encode())
     return 0
 

@@ -1,10 +1,57 @@
-"""The figures of an epoch's record, from the sums of its steps."""
+"""The figures of an epoch's record: averages of its training steps, and the scores of dev."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+from argbeam.decoding.batch_decoder import BatchDecoder
+from argbeam.decoding.evaluate import evaluate, perplexity
+from argbeam.errors import ArgbeamError
+from argbeam.settings import Stage
+from argbeam.tasks.contract import Item
+
+DIVERGED = "training has diverged: lower the learning rates of the stage"
 # Sums that some losses report, by what a record divides them by.
 _PER_SENTENCE = ("reward", "risk", "candidates")
 _PER_WORD = ("own_words", "sequence_loss", "cross_entropy")
+
+
+def dev_figures(
+    decoder: BatchDecoder, items: Sequence[Item], stage: Stage, *, train_batch: int, update: int
+) -> dict[str, Any]:
+    """The `dev` part of an epoch's record. `train_batch` is the size of training batches."""
+    figures: dict[str, Any] = {}
+    if decoder.rule.normalised or stage.keep == "perplexity":
+        examples = [decoder.task.example(item, i) for i, item in enumerate(items)]
+        # A training batch fits in memory, and so does this one: every token of the vocabulary has a score.
+        size = min(decoder.batch, train_batch)
+        value = perplexity(decoder.model, examples, batch=size, device=decoder.device, group=decoder.group)
+        if math.isnan(value):
+            raise ArgbeamError(f"update {update}: the dev perplexity is not a number; {DIVERGED}")
+        figures |= {"perplexity": value, "without_gold": sum(not example.target for example in examples)}
+    if stage.keep == "score":
+        found = evaluate(decoder, items, beam=stage.keep_beam)
+        figures |= {
+            "value": found.score.value,
+            **found.score.parts,
+            "test_beam": stage.keep_beam,
+            "unfinished": found.unfinished,
+            "dead": found.dead,
+            "signature": found.score.signature,
+        }
+    return figures
+
+
+def judged_value(stage: Stage, figures: dict[str, Any]) -> float | None:
+    """The figure that chooses the stage's best epoch; None: its last epoch is the one."""
+    return {"perplexity": figures.get("perplexity"), "score": figures.get("value"), "last": None}[stage.keep]
+
+
+def is_better(stage: Stage, value: float | None, best: float | None) -> bool:
+    """Whether an epoch with this value is the best so far."""
+    if value is None or best is None:
+        return value is not None
+    return value < best if stage.keep == "perplexity" else value > best
 
 
 def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:

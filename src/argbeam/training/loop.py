@@ -10,6 +10,7 @@ from torch import Tensor
 
 from argbeam.data.batches import BatchPlan, Example, make_batch
 from argbeam.data.vocabulary import BOS
+from argbeam.decoding.batch_decoder import BatchDecoder, decode_rules
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.errors import ArgbeamError
 from argbeam.losses import Loss, make_loss
@@ -20,8 +21,7 @@ from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe, Stage
 from argbeam.tasks.contract import Item, Task
 from argbeam.training.captured_step import CapturedStep
-from argbeam.training.dev import DIVERGED, Dev, is_better, judged_value
-from argbeam.training.epoch_record import epoch_figures, sum_of
+from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, is_better, judged_value, sum_of
 from argbeam.training.events import Event, Notice, Progress, Record, Saved
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.state import Position, model_tensors, restore_stage, stage_tensors, tensors_under
@@ -46,6 +46,7 @@ class _Stage:
     loss: Loss
     step: TrainStep
     captured: CapturedStep | None
+    decoder: BatchDecoder
 
 
 @dataclass
@@ -74,17 +75,6 @@ class Trainer:
         self.saved_at, self.saved_when = self.position.update, time.perf_counter()
         recorder = devices.make_recorder(self.recipe.runtime, self.device)
         self.captured_search = None if recorder is None else CapturedSearch(recorder)
-        self.on_dev = Dev(
-            self.model,
-            self.task,
-            self.dev,
-            [self.task.example(item, i) for i, item in enumerate(self.dev)],
-            self.recipe.decode,
-            batch.size,
-            self.device,
-            self.group,
-            self.captured_search,
-        )
         self.not_captured: set[str] = set()  # kinds of work whose failed capture was reported
         if self.resumed:
             load_weights(self.model, self.resumed, "model.")
@@ -139,7 +129,13 @@ class Trainer:
             restore_stage(self.resumed, loss, step)
             self.resumed = {}
         recorder = None if "training steps" in self.not_captured else devices.make_recorder(runtime, self.device)
-        return _Stage(name, settings, loss, step, None if recorder is None else CapturedStep(step, recorder))
+        captured = None if recorder is None else CapturedStep(step, recorder)
+        decode = self.recipe.decode
+        rule, stop = decode_rules(loss.rule, loss.stop, decode)
+        decoder = BatchDecoder(
+            self.model, self.task, rule, stop, self.device, decode.batch, self.group, self.captured_search
+        )
+        return _Stage(name, settings, loss, step, captured, decoder)
 
     def _train_epoch(self, stage: _Stage) -> Iterator[Event]:
         position, step, step_loss = self.position, stage.step, stage.loss.at(self.position.epoch)
@@ -189,7 +185,8 @@ class Trainer:
         position, started, step = self.position, time.perf_counter(), stage.step
         sums = step.sums.read()
         with step.optimizer.averaged():
-            dev = self.on_dev.figures(stage.settings, stage.loss, update=position.update)
+            size = self.recipe.batch.size
+            dev = dev_figures(stage.decoder, self.dev, stage.settings, train_batch=size, update=position.update)
             value = judged_value(stage.settings, dev)
             better = is_better(stage.settings, value, position.best_value)
             if better:

@@ -44,6 +44,7 @@ from argbeam.training.step import Sums, TrainStep
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
+Kind = type[LstmModel | LstmLmModel | ConvModel]
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 LOSSES: dict[str, Loss] = {
     "cross-entropy": CrossEntropy(),
@@ -154,18 +155,40 @@ class Watching:
         return LossOutput(total, None, {"loss": total.detach()})
 
 
-def model_on(device: torch.device) -> LstmSeq2Seq:
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=2, hidden=5, embedding=4, dropout=0.3
-    )
+@dataclass(frozen=True)
+class OfBias:
+    """A loss that is a function of the sum of the output layer's bias."""
+
+    function: Callable[[Tensor], Tensor]
+    beam = 0
+
+    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        assert isinstance(model, LstmSeq2Seq)
+        total = self.function(model.output_layer.bias.sum())
+        return LossOutput(total, None, {"loss": total.detach()})
+
+
+def on_cuda(test: Callable[..., None]) -> Callable[..., None]:
+    there = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    return pytest.mark.gpu(there(test))
+
+
+def same_weights(one: TrainStep, other: TrainStep) -> bool:
+    """Bit for bit."""
+    return all(torch.equal(a, b) for a, b in zip(one.optimizer.parameters, other.optimizer.parameters, strict=True))
+
+
+def model_on(device: torch.device, kind: Kind = LstmModel, *, hidden: int = 5, embedding: int = 4) -> Network:
+    settings = kind(layers=2, hidden=hidden, embedding=embedding, dropout=0.3)
+    model = make_model(settings, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
     return model.to(device)
 
 
-def step_on(device: torch.device, loss: Loss | None = None) -> RecordableStep:
+def cpu_step(loss: Loss | None = None) -> RecordableStep:
     """A step for the model, and for what the loss learns besides it."""
-    model = model_on(device)
-    return RecordableStep(model, optimizer_of(model, loss), 1, device)
+    model = model_on(CPU)
+    return RecordableStep(model, optimizer_of(model, loss), 1, CPU)
 
 
 def optimizer_of(model: Network, loss: Loss | None) -> Adagrad:
@@ -204,21 +227,20 @@ def train(stepper: TrainStep | CapturedStep, loss: Loss, *, epochs: int, longest
 def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) -> None:
     """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
     losses = [fresh(name, CPU) for _ in range(2)]
-    eager, captured = (step_on(CPU, loss) for loss in losses)
+    eager, captured = (cpu_step(loss) for loss in losses)
     train(eager, losses[0], epochs=2)
     stepper = CapturedStep(captured, captured.recorder)
     train(stepper, losses[1], epochs=2)
     replays = sum(graph.replays for graph in captured.recorder.graphs)
     assert replays >= 6 and replays + captured.eager == 12
-    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
-        assert torch.equal(a, b)
+    assert same_weights(eager, captured)
     for a, b in zip(eager.optimizer.sums, captured.optimizer.sums, strict=True):
         assert torch.equal(a, b)
-    assert eager.sums.read() == captured.sums.read() == captured.sums.read()
+    assert eager.sums.read() == captured.sums.read()
 
 
 def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -> None:
-    step, batches = step_on(CPU), plan()
+    step, batches = cpu_step(), plan()
     stepper = CapturedStep(step, step.recorder)
     numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
     assert len({batch.shape for batch in numbers}) == 3
@@ -233,22 +255,29 @@ def test_the_first_step_of_a_shape_is_eager_and_every_shape_is_recorded_once() -
     assert stepper.graphs.seconds > 0
 
 
+@pytest.fixture(scope="module")
+def eager() -> RecordableStep:
+    """After twelve steps of ConBSO over three shapes and two beams."""
+    step = cpu_step()
+    train(step, LOSSES["conbso"], epochs=2)
+    return step
+
+
 @pytest.mark.parametrize("when", ["opened", "written", "closed"])
 @pytest.mark.parametrize("fails_at", [1, 3])
-def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done_once(when: str, fails_at: int) -> None:
-    """Twelve steps over three shapes and two beams, against the same steps never recorded, bit for bit."""
-    loss = LOSSES["conbso"]
-    eager, captured = step_on(CPU), step_on(CPU)
+def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done_once(
+    when: str, fails_at: int, eager: RecordableStep
+) -> None:
+    """Against the same steps never recorded, bit for bit."""
+    captured = cpu_step()
     captured.recorder.fails_at, captured.recorder.when = fails_at, when
-    train(eager, loss, epochs=2)
     stepper = CapturedStep(captured, captured.recorder)
     assert stepper.graphs.failure is None
-    train(stepper, loss, epochs=2)
+    train(stepper, LOSSES["conbso"], epochs=2)
     assert stepper.graphs.failure == f"RuntimeError: not while recording ({when})"
     assert len(captured.recorder.graphs) == fails_at  # nothing was tried again
     assert captured.eager + sum(graph.replays for graph in captured.recorder.graphs) == eager.eager == 12
-    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
-        assert torch.equal(a, b)
+    assert same_weights(eager, captured)
     assert eager.sums.read() == captured.sums.read()
     assert stepper.graphs.statistics() == {
         "captures": fails_at - 1,
@@ -259,7 +288,7 @@ def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done
 
 
 def test_an_error_of_the_step_itself_is_raised() -> None:
-    step, batch = step_on(CPU), plan().batch([0, 1])
+    step, batch = cpu_step(), plan().batch([0, 1])
     step.recorder.fails_at, step.recorder.when = 1, "written"
     stepper = CapturedStep(step, step.recorder)
     stepper(Watching("a", []), batch, 0)
@@ -267,23 +296,9 @@ def test_an_error_of_the_step_itself_is_raised() -> None:
         stepper(Watching("a", []), batch, 1)
 
 
-def test_shapes_beyond_the_number_kept_are_recorded_again() -> None:
-    """Three shapes in turn with room for two: each has been dropped when it comes back."""
-    eager, captured, batches = step_on(CPU), step_on(CPU), plan()
-    numbers = [batches.batch(batch) for batch in batches.epoch(0, by_length=True)]
-    stepper = CapturedStep(captured, captured.recorder, most=2)
-    for update in range(12):
-        stepper(CrossEntropy(), numbers[update % 3], update)
-        eager(CrossEntropy(), numbers[update % 3], update)
-        assert len(stepper.graphs.entries) <= 2
-    assert (captured.eager, stepper.graphs.captures) == (3, 9)
-    for a, b in zip(eager.optimizer.parameters, captured.optimizer.parameters, strict=True):
-        assert torch.equal(a, b)
-
-
 def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
     seen: list[tuple[str, int, list[int]]] = []
-    step, batch = step_on(CPU), plan().batch([0, 1])
+    step, batch = cpu_step(), plan().batch([0, 1])
     stepper = CapturedStep(step, step.recorder)
     for update, name in enumerate("aaabbba"):
         stepper(Watching(name, seen), batch, update)  # made anew each time: equality counts, not identity
@@ -294,7 +309,7 @@ def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -
 
 def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
     seen: list[tuple[str, int, list[int]]] = []
-    step, batches = step_on(CPU), plan()
+    step, batches = cpu_step(), plan()
     stepper = CapturedStep(step, step.recorder)
     groups = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1], [1, 0, 3, 2]]
     for update, numbers in zip((5, 6, 9, 70), groups, strict=True):
@@ -303,7 +318,7 @@ def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
 
 
 def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
-    step, batches = step_on(CPU), plan()
+    step, batches = cpu_step(), plan()
     stepper = CapturedStep(step, step.recorder)
     first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
     stepper(CrossEntropy(), first, 0)
@@ -332,7 +347,7 @@ def test_sums_add_up_and_are_cleared_in_place() -> None:
 
 
 def test_a_step_whose_gradient_is_not_finite_is_counted_and_adds_nothing_else() -> None:
-    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    step, batch = cpu_step(), plan().batch([0, 1, 2, 3])
     step(CrossEntropy(), batch, 0)
     good = step.sums.read()
     weights = [p.detach().clone() for p in step.optimizer.parameters]
@@ -349,7 +364,7 @@ def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.Mon
     """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
     monkeypatch.setattr(search, "host_may_look", lambda _: False)  # as on a device
     loss = fresh(name, CPU)
-    step, batch = step_on(CPU, loss), plan().batch([0, 4, 8])
+    step, batch = cpu_step(loss), plan().batch([0, 4, 8])
     with NothingForTheHost():
         for epoch in (0, 2):
             step(loss.at(epoch), batch, epoch)
@@ -365,7 +380,7 @@ def test_the_guard_sees_what_it_is_there_for(ask: Callable[[Tensor], object]) ->
 
 def test_the_longest_run_of_gradients_that_are_not_finite_is_kept() -> None:
     """bad bad good bad bad bad good bad: one at the end, three at most."""
-    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    step, batch = cpu_step(), plan().batch([0, 1, 2, 3])
     bias = step.optimizer.parameters[-1]
     seen = []
     for update, bad in enumerate([True, True, False, True, True, True, False, True]):
@@ -380,22 +395,10 @@ def test_the_longest_run_of_gradients_that_are_not_finite_is_kept() -> None:
     assert seen == [[1, 1], [2, 2], [0, 2], [1, 2], [2, 2], [3, 3], [0, 3], [1, 3]]
 
 
-@dataclass(frozen=True)
-class InfiniteLoss:
-    """A loss that is infinite while its gradient is not."""
-
-    beam = 0
-
-    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        assert isinstance(model, LstmSeq2Seq)
-        total = model.output_layer.bias.sum() + torch.inf
-        return LossOutput(total, None, {"loss": total.detach()})
-
-
 def test_a_step_whose_loss_is_not_finite_changes_nothing() -> None:
-    step, batch = step_on(CPU), plan().batch([0, 1, 2, 3])
+    step, batch = cpu_step(), plan().batch([0, 1, 2, 3])
     weights = [p.detach().clone() for p in step.optimizer.parameters]
-    step(InfiniteLoss(), batch, 0)
+    step(OfBias(lambda bias: bias + torch.inf), batch, 0)  # its gradient is finite
     assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
     assert step.sums.read() == {"loss": 0.0, "norm": 0.0, "updates": 1.0, "not_finite": 1.0, "out_of_memory": 0.0}
 
@@ -406,12 +409,14 @@ class SmallMemory:
 
     loss: StepLoss
     rows: int
-    tried: list[int] = field(compare=False)
+    tried: list[int] = field(compare=False, default_factory=list)
     beam = 0
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         self.tried.append(batch.shape[0])
         if batch.shape[0] > self.rows:
+            if batch.source_BS.is_cuda:
+                torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
             raise torch.OutOfMemoryError("not enough memory")
         return self.loss(model, batch, noise)
 
@@ -433,7 +438,7 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
     for loss in losses:
         if loss.weights is not None:
             loss.weights.module.double()
-    whole, split = (step_on(CPU, loss) for loss in losses)
+    whole, split = (cpu_step(loss) for loss in losses)
     for total in (*whole.optimizer.sums, *split.optimizer.sums):
         total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
     batch, tried = plan().batch(numbers), list[int]()
@@ -453,7 +458,7 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
 
 @pytest.mark.parametrize(("size", "rows", "tries"), [(4, 1, [4, 2]), (1, 0, [1])])
 def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: int, tries: list[int]) -> None:
-    step, tried = step_on(CPU), list[int]()
+    step, tried = cpu_step(), list[int]()
     weights = [p.detach().clone() for p in step.optimizer.parameters]
     batch = make_batch([Example((4, 5), (5, 4), number) for number in range(size)])
     with pytest.raises(ArgbeamError) as error:
@@ -466,14 +471,9 @@ def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: 
     assert all(torch.equal(a, b) for a, b in zip(weights, step.optimizer.parameters, strict=True))
 
 
-def cuda_step(
-    loss: Loss, *, kind: type[LstmModel | LstmLmModel | ConvModel] = LstmModel, group: Group = ALONE
-) -> TrainStep:
-    device = torch.device("cuda")
-    asked = kind(layers=2, hidden=5, embedding=4, dropout=0.3)
-    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
-    return TrainStep(model.to(device), optimizer_of(model, loss), 1, device, group=group)
+def cuda_step(loss: Loss | None, *, kind: Kind = LstmModel, group: Group = ALONE) -> TrainStep:
+    model = model_on(torch.device("cuda"), kind)
+    return TrainStep(model, optimizer_of(model, loss), 1, torch.device("cuda"), group=group)
 
 
 def assert_same_step(one: TrainStep, other: TrainStep, *, absolute: float = 1e-6) -> None:
@@ -486,11 +486,10 @@ def assert_same_step(one: TrainStep, other: TrainStep, *, absolute: float = 1e-6
         assert left[key] == pytest.approx(right[key], rel=1e-4)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 @pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
 @pytest.mark.parametrize("name", LOSSES)
-def test_cuda_graphs_give_the_eager_numbers(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
+def test_cuda_graphs_give_the_eager_numbers(name: str, kind: Kind) -> None:
     """One shape has more than 16 words, for which kernels come in another size: none may be loaded in a capture."""
     losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
     eager, captured = (cuda_step(loss, kind=kind) for loss in losses)
@@ -518,51 +517,35 @@ for _ in range(3):
 """
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_cuda_records_again_after_the_first_recordings_of_a_process_are_dropped() -> None:
     """In the first one a workspace is allotted that outlives its graph: its pool of memory cannot be used again."""
     done = subprocess.run([sys.executable, "-c", FIRST_RECORDINGS], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@dataclass(frozen=True)
-class Asking:
-    """A loss that waits for the device."""
-
-    beam = 0
-
-    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        assert isinstance(model, LstmSeq2Seq)
-        total = model.output_layer.bias.sum()
-        return LossOutput(total * (2.0 if total.item() > 0 else 1.0), None, {"loss": total.detach()})
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_a_loss_that_waits_for_the_device_trains_without_graphs_on_cuda() -> None:
     """And what is recorded afterwards by others is none the worse for it."""
-    device = torch.device("cuda")
-    steps = [TrainStep(model, optimizer_of(model, None), 1, device) for model in (model_on(device), model_on(device))]
-    captured, eager = CapturedStep(steps[0], CudaRecorder()), steps[1]
+    step, eager = cuda_step(None), cuda_step(None)
+    captured = CapturedStep(step, CudaRecorder())
+    asking = OfBias(lambda bias: bias * (2.0 if bias.item() > 0 else 1.0))
     stream = torch.cuda.current_stream()
     for update, numbers in enumerate([[0, 1, 2, 3]] * 4):
         for stepper in (captured, eager):
-            stepper(Asking(), plan().batch(numbers), update)
+            stepper(asking, plan().batch(numbers), update)
     assert captured.graphs.failure is not None
     assert torch.cuda.current_stream() == stream
-    assert steps[0].sums.read() == eager.sums.read()
-    again = CapturedStep(steps[0], CudaRecorder())
+    assert step.sums.read() == eager.sums.read()
+    again = CapturedStep(step, CudaRecorder())
     for update in range(4):
         for stepper in (again, eager):
             stepper(CrossEntropy(), plan().batch([0, 1, 2, 3]), update)
     assert (again.graphs.failure, again.graphs.captures) == (None, 1)
-    for a, b in zip(steps[0].optimizer.parameters, steps[1].optimizer.parameters, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert_same_step(step, eager)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_cuda_graph_holds_the_exchange_between_processes(name: str, tmp_path: Path) -> None:
     """NCCL among one process, the sum over which is its own: the group says that it has two, or it would not ask."""
@@ -581,45 +564,27 @@ def test_a_cuda_graph_holds_the_exchange_between_processes(name: str, tmp_path: 
         dist.destroy_process_group()
 
 
-@dataclass(frozen=True)
-class SmallCudaMemory:
-    """A loss that asks for more memory than there is if it is given more than so many rows."""
-
-    loss: StepLoss
-    rows: int
-    beam = 0
-
-    def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        if batch.shape[0] > self.rows:
-            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
-        return self.loss(model, batch, noise)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
     batch = plan().batch([0, 1, 2, 3])
     whole, split = cuda_step(CrossEntropy()), cuda_step(CrossEntropy())
     stepper = CapturedStep(split, CudaRecorder())
     for update in range(4):
         whole(CrossEntropy(), batch, update)
-        stepper(SmallCudaMemory(CrossEntropy(), 2), batch, update)
+        stepper(SmallMemory(CrossEntropy(), 2), batch, update)
     # Adagrad divides by the size of gradients, and with it what rounding did to small ones.
     assert_same_step(whole, split, absolute=2e-5)
     assert split.sums.read()["out_of_memory"] == 4.0
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 @pytest.mark.parametrize("hidden", [5, 64])
 @pytest.mark.parametrize("name", LOSSES)
 def test_kernels_give_the_plain_gradients_on_cuda(name: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole step by kernels against the same step by plain torch operations."""
     device = torch.device("cuda")
-    asked = LstmModel(layers=2, hidden=hidden, embedding=hidden, dropout=0.3)
-    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
-    parameters = list(model.to(device).parameters())
+    model = model_on(device, hidden=hidden, embedding=hidden)
+    parameters = list(model.parameters())
     batch = plan().batch([0, 1, 2, 3]).to(device)
     noise = Noise(1, torch.tensor(3, device=device), batch.sentence_B)
     loss = fresh(name, device)
