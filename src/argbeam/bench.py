@@ -30,8 +30,6 @@ from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.step import TrainStep
 
-_FIRST_TOKEN = EOS + 1
-
 
 @dataclass(frozen=True)
 class BenchShape:
@@ -188,10 +186,8 @@ def random_batch(shape: BenchShape, group: Group = ALONE) -> Batch:
     draw = random.Random(1)
     examples = []
     for number in range(shape.batch):
-        target, source = (
-            [draw.randrange(_FIRST_TOKEN, shape.vocabulary) for _ in range(length)]
-            for length in (shape.target, shape.source)
-        )
+        lengths = (shape.target, shape.source)
+        target, source = ([draw.randrange(EOS + 1, shape.vocabulary) for _ in range(length)] for length in lengths)
         if shape.source == shape.target:
             source = draw.sample(target, k=shape.target)
         examples.append(Example(tuple(source), tuple(target), number))

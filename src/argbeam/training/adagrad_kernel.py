@@ -18,7 +18,7 @@ def adagrad(
     epsilon: float,
     decay: float,
 ) -> None:
-    """Update in place, all tensors contiguous. `scale` is one number on the device; 0 leaves weights and sums as they
+    """Update in place; all tensors are contiguous. `scale` is a scalar on the device; 0 leaves weights and sums as they
     are, whatever the gradient."""
     size = weight.numel()
     _adagrad[(-(-size // _BLOCK),)](
@@ -34,7 +34,7 @@ def _adagrad(
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < size
     factor = tl.load(scale)
-    # Infinity times zero is not zero: a step that is not finite is put out entry by entry.
+    # Infinity times zero is not zero: a step that is not finite is zeroed entry by entry.
     g = tl.where(factor > 0.0, tl.load(gradient + i, mask=inside, other=0.0) * factor, 0.0)
     s = tl.load(total + i, mask=inside, other=0.0) + g * g
     w = tl.load(weight + i, mask=inside, other=0.0) - rate * g / (tl.sqrt(s) + epsilon)

@@ -14,10 +14,10 @@ if kernels.INSTALLED:
 
 
 class Adagrad:
-    """Adagrad (Duchi et al. 2011) as the authors' Torch has it: w -= rate * g / (sqrt(sum of g^2) + epsilon).
+    """Adagrad (Duchi et al. 2011): w -= rate * g / (sqrt(sum of g^2) + epsilon).
 
-    A few operations over all tensors at once, none of which waits for the device or allocates state, so that a step can
-    be captured in a CUDA graph.
+    A few operations over all tensors at once. None of them waits for the device or allocates state, so that a CUDA
+    graph can capture a step.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Adagrad:
         self.averages = [p.detach().clone() for p in self.parameters] if average else []
 
     def reset(self) -> None:
-        """Forget the gradients seen so far, as the authors' code does when the beam grows."""
+        """Forget all past gradients, as the authors' code does when the beam grows."""
         for total in self.sums:
             total.fill_(self.initial)
 
@@ -45,9 +45,10 @@ class Adagrad:
     def step(
         self, gradients: Sequence[Tensor], *, total: Tensor | None = None, count: Tensor | None = None
     ) -> Float[Tensor, ""]:
-        """Divide the gradients by `count`, rescale them to a norm of at most `max_norm`, update; return the norm then.
+        """Divide the gradients by `count`, rescale them to a norm of at most `max_norm`, update the weights.
 
-        If the norm or the loss `total` is not finite nothing changes, and the norm returned says so.
+        Returns the norm before rescaling. If it or the loss `total` is not finite, nothing changes and the norm
+        returned is not finite.
         """
         given = list(gradients)
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
@@ -62,7 +63,7 @@ class Adagrad:
         if kernels.usable(*self.parameters, *given) and all(p.is_contiguous() for p in self.parameters):
             self._kernel_step(given, scale)
             return norm
-        # Infinity times zero is not zero: a step that is not finite is put out entry by entry.
+        # Infinity times zero is not zero: a step that is not finite is zeroed entry by entry.
         scaled = [torch.where(finite, g, 0.0) for g in torch._foreach_mul(given, scale)]
         torch._foreach_addcmul_(self.sums, scaled, scaled)
         roots = torch._foreach_sqrt(self.sums)
@@ -75,7 +76,7 @@ class Adagrad:
         return norm
 
     def _kernel_step(self, gradients: list[Tensor], scale: Tensor) -> None:
-        """The rest of a step in one kernel a tensor."""
+        """The rest of a step in one kernel per tensor."""
         averages: Sequence[Tensor | None] = self.averages or [None] * len(gradients)
         for parameter, gradient, total, average, rate in zip(
             self.parameters, gradients, self.sums, averages, self.rates, strict=True
@@ -90,12 +91,12 @@ class Adagrad:
                 epsilon=self.epsilon,
                 decay=self.average,
             )
-            # Autograd is told of what a kernel wrote behind its back.
+            # Autograd does not see the writes of a kernel.
             torch.autograd.graph.increment_version(parameter)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the parameters are their running average (as an averaged perceptron's are), if there is one."""
+        """Inside, the weights are their running average, if there is one (as in an averaged perceptron)."""
         self.swap()
         try:
             yield
@@ -104,7 +105,7 @@ class Adagrad:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange weights and averages, in place: captured steps hold on to their memory."""
+        """Exchange weights and averages, in place: captured steps use their memory."""
         for parameter, average in zip(self.parameters, self.averages, strict=False):
             weights = parameter.clone()
             parameter.copy_(average)
