@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from argbeam.data.readers.iwslt import iwslt_folder, missing_files
 from argbeam.files import write_atomic
 from argbeam.reports.progress import note
-from argbeam.settings.recipe_files import inline_toml
 from argbeam.tasks.iwslt import prepared as read_iwslt
 
 GENERATED = "generated"
@@ -186,7 +187,12 @@ LAYOUTS = {
 
 
 def _data(**settings: Any) -> str:
-    return f"data={inline_toml(settings)}"
+    return f"data={{{', '.join(_override(key, value) for key, value in settings.items())}}}"
+
+
+def _override(key: str, value: Any) -> str:
+    """`key=value` in TOML; the value is no table."""
+    return f"{key}={tomli_w.dumps({'value': value}).removeprefix('value = ').strip()}"
 
 
 def _files(root: Path, names: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -248,7 +254,7 @@ def _with_vectors(corpus: Corpus, root: Path) -> Corpus:
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     vectors = f"vectors/{names[0]}" if names else ""
     notes = () if names else ("no file in vectors/: parsing starts from random word vectors",)
-    return replace(corpus, sets=(*corpus.sets, f"model.vectors={inline_toml(vectors)}"), notes=notes)
+    return replace(corpus, sets=(*corpus.sets, _override("model.vectors", vectors)), notes=notes)
 
 
 # The stages after pre-training in the shipped recipes.

@@ -47,14 +47,6 @@ def recipe_to_toml(recipe: Recipe, *, purpose: str) -> str:
     return f"# {purpose}\n{tomli_w.dumps(recipe.model_dump(exclude_none=True))}"
 
 
-def inline_toml(value: Any) -> str:
-    """A value as TOML on one line, for `--set`: `{kind = "text", train = ["a.txt"]}`."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {inline_toml(inner)}" for key, inner in value.items()) + "}"
-    # Strings, numbers and lists of them are TOML in JSON's form.
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
 def recipe_to_json(recipe: Recipe) -> str:
     """The whole recipe, defaults included, for `recipe_from_json`."""
     return json.dumps(recipe.model_dump(), indent=2, allow_nan=False) + "\n"
