@@ -31,9 +31,9 @@ def lines_png(
     curves: Sequence[Curve],
     *,
     y_label: str = "",
-    ticks: Sequence[int] | Mapping[int, str] | None = None,
+    ticks: Sequence[int] | None = None,
 ) -> bytes:
-    """Curves over whole numbers, of which `ticks` are marked, by their names where they have any."""
+    """Curves over whole numbers; `ticks` are the marked ones."""
     figure, axes = _figure(title, x_label, y_label)
     number = -1
     for curve in curves:
@@ -45,26 +45,17 @@ def lines_png(
             look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
             axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
     if ticks is not None:
-        axes.set_xticks(list(ticks), list(ticks.values()) if isinstance(ticks, Mapping) else None)
+        axes.set_xticks(ticks)
     return _png(figure, axes)
 
 
-def bars_png(
-    title: str,
-    x_label: str,
-    groups: Mapping[str, Sequence[float]],
-    *,
-    y_label: str = "",
-    places: Sequence[str] | None = None,
-) -> bytes:
-    """A group of bars at each place, one of each label; places are counted from 1 where they have no names."""
-    figure, axes = _figure(title, x_label, y_label)
+def bars_png(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> bytes:
+    """A group of bars at each place, one of each label; places are counted from 1."""
+    figure, axes = _figure(title, x_label, "")
     width = 0.8 / len(groups)
     for number, (label, values) in enumerate(groups.items()):
         shifted = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
         axes.bar(shifted, values, width, label=label, color=_COLOURS[number % len(_COLOURS)])
-    if places is not None:
-        axes.set_xticks(range(1, len(places) + 1), places)
     return _png(figure, axes)
 
 

@@ -66,10 +66,7 @@ def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") 
         sets += [f"decode.stop={scoring.stop}"] if scoring.stop else []
         sets += [f"decode.length_power={scoring.powers[0]}"] if scoring.powers else []
         run = open_run(folder, sets)
-        tried = _dev_records(run, scoring.powers)
-        if tried:
-            scores = {record["length_power"]: next(iter(record["scores"].values())) for record in tried}
-            run = replace(run, rule=LogprobSum(best_power(scores)))
+        run, tried = _choose_power(run, scoring.powers) if scoring.powers else (run, [])
         records = []
         for scored in score_run(run, scoring.split, scoring.beams):
             sentences = _by_sentence(run, scored)
@@ -80,16 +77,12 @@ def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") 
         append_record(folder / SCORES, {"scoring": scoring.text, "records": records, "tried": tried})
 
 
-def _dev_records(run: Run, powers: Sequence[float]) -> list[dict[str, Any]]:
-    """A record of dev for each length power, at the recipe's beam."""
-    if not powers:
-        return []
-    beam = run.recipe.decode.beam
+def _choose_power(run: Run, powers: Sequence[float]) -> tuple[Run, list[dict[str, Any]]]:
+    """The run with the length power that is best on dev, and a record of dev for each power."""
+    beam, runs = run.recipe.decode.beam, {power: replace(run, rule=LogprobSum(power)) for power in powers}
     found = evaluate_powers(run.decoder(), run.task.read("dev").items, powers, beam=beam)
-    return [
-        replace(run, rule=LogprobSum(power)).signature(split="dev", beam=beam, evaluation=evaluation)
-        for power, evaluation in found.items()
-    ]
+    records = [runs[power].signature(split="dev", beam=beam, evaluation=one) for power, one in found.items()]
+    return runs[best_power({power: one.score.value for power, one in found.items()})], records
 
 
 def _by_sentence(run: Run, scored: Scored) -> dict[str, Any]:
