@@ -6,7 +6,7 @@ from torch import Tensor
 
 from argbeam.runtime import triton_guard as kernels
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
-from argbeam.search.result import Beam, Step
+from argbeam.search.result import Beam, SearchStep
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreSum
 from argbeam.search.successors import AdvancesFrom, Choices
 from argbeam.search.top_k import AllScores, LiveScores
@@ -25,7 +25,7 @@ def kernel_fits(scores: AllScores | LiveScores, beam_size: int) -> TypeGuard[All
     )
 
 
-def kernel_step(beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldToken) -> tuple[Step, Verdict]:
+def kernel_step(beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldToken) -> tuple[SearchStep, Verdict]:
     """`gold.gold_step` in one kernel."""
     return fused_step_kernel.search_step(
         beam, scores.scores_BRC, scores.candidates_BC, allowed_NC, gold, sums=scores.rule.adds_up

@@ -14,7 +14,7 @@ from torch import Tensor
 from argbeam.data.vocabulary import EOS
 from argbeam.runtime.triton_guard import power_of_two
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
-from argbeam.search.result import Beam, Step, TopSuccessors
+from argbeam.search.result import Beam, SearchStep, TopSuccessors
 
 _BLOCK = tl.constexpr(64)
 # Blocks of one row that a program of the first kernel reads.
@@ -39,7 +39,7 @@ def fits(beam_size: int, columns: int, kept: int) -> bool:
 
 def search_step(
     beam: Beam, scores_BRC: Tensor, candidates_BC: Tensor | None, allowed_NC: Tensor, gold: GoldToken, *, sums: bool
-) -> tuple[Step, Verdict]:
+) -> tuple[SearchStep, Verdict]:
     """`gold.gold_step`: `scores_BRC` are those of the newest tokens, gold's lane last; `allowed_NC` has 1 row if all
     rows agree; `sums`: prefixes have the sums of their tokens' scores."""
     batch, lanes, columns = scores_BRC.shape
@@ -87,7 +87,7 @@ def search_step(
     return step, verdict
 
 
-def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[Step, Verdict]:
+def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[SearchStep, Verdict]:
     """Memory for what a step leaves."""
     kept, rows = kept_with_gold(beam_size), batch * (beam_size + 1)
 
@@ -104,7 +104,7 @@ def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[Step, Verdict
         is_gold_BJ=flag(batch, kept), gold_score_B=real(batch),
     )  # fmt: skip
     after = Beam(real(batch, beam_size), flag(batch, beam_size), verdict.gold_score_B)
-    return Step(best, after, rows_N=whole(rows), tokens_N=whole(rows)), verdict
+    return SearchStep(best, after, rows_N=whole(rows), tokens_N=whole(rows)), verdict
 
 
 def _by_column(x: Tensor) -> Tensor:

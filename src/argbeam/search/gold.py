@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.vocabulary import EOS
-from argbeam.search.result import Beam, Beams, Step, TopSuccessors, Violations
+from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
 from argbeam.search.top_k import AllScores, LiveScores
@@ -127,7 +127,7 @@ def kept_with_gold(beam_size: int) -> int:
 
 def gold_step(
     beam: Beam, scores: AllScores | LiveScores, allowed_NC: Bool[Tensor, "N C"], gold: GoldToken, start: Beam
-) -> tuple[Step, Verdict]:
+) -> tuple[SearchStep, Verdict]:
     """One step of the training search (Wiseman & Rush 2016, section 4.2): successors, rival, verdict, restart.
 
     `start` is the beam of the empty prefix.
@@ -153,7 +153,7 @@ def gold_step(
     first_row_B1 = (beam_size + 1) * torch.arange(batch, device=parents_BR.device)[:, None]
     tokens_BR = torch.cat([tokens_BK, gold.token_B[:, None]], 1)
     after = Beam(score_BK, is_gold_BK, gold_score_B)
-    return Step(best, after, (first_row_B1 + parents_BR).flatten(), tokens_BR.flatten()), verdict
+    return SearchStep(best, after, (first_row_B1 + parents_BR).flatten(), tokens_BR.flatten()), verdict
 
 
 def violations_of(

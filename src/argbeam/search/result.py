@@ -31,7 +31,7 @@ class TopSuccessors:
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchStep:
     """One step of a search: successors and the next beam. Row n of it continues row `rows_N[n]` by `tokens_N[n]`.
 
     N = B * R rows, R = K, or K + 1 with gold's lane as the last row of each sentence.

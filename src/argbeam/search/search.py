@@ -19,7 +19,7 @@ from argbeam.models.state import State
 from argbeam.search.fused_step import advance_from, kernel_fits, kernel_step
 from argbeam.search.gold import Gold, Verdict, gold_step, gold_tokens, violations_of
 from argbeam.search.live_rows import first_state, host_may_look, live_rows, next_state
-from argbeam.search.result import Beam, Beams, SearchResult, Step, TopSuccessors, prefix_tokens
+from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
 from argbeam.search.successors import Choices, Successors
@@ -120,22 +120,14 @@ def search_in_parts(
     steps: int,
     gold: Gold | None = None,
 ) -> Iterator[Pause]:
-    """Generator form of `beam_search`: yields a `Pause` every 8 steps and one at the end (`over=None`).
-
-    Call it under `torch.no_grad()`.
-    """
+    """Generator form of `beam_search`: a `Pause` every 8 steps and one at the end. Call it under `torch.no_grad()`."""
     batch, on_host = length_B.shape[0], host_may_look(length_B)
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes
-    state = first_state(model, state, rows_N, sentences=batch, on_host=on_host)
-    choices = choices.select(rows_N)
+    state, choices = first_state(model, state, rows_N, sentences=batch, on_host=on_host), choices.select(rows_N)
     scorer: Scorer = model.scorer_of(choices.candidates_BC) if isinstance(model, Shortcuts) else model
     beam = start = _empty_prefix(batch, settings.beam_size, like=model.output(state))
-    none_B = torch.zeros_like(length_B, dtype=torch.bool)
-    finished = None
-    if gold is None and settings.stop is not None:
-        finished = Finished.empty(batch, settings.n_best, like=beam.score_BK)
-    endings = Endings(none_B, none_B, finished)
+    endings = _no_endings(beam, settings, gold)
     active_TB = torch.arange(steps, device=length_B.device)[:, None] < length_B
     golds = [] if gold is None else gold_tokens(gold, active_TB, length_B, settings.stop)
     pauses = settings.end_early and gold is None and settings.stop is not None
@@ -182,7 +174,7 @@ def decode_step(
     active_B: Bool[Tensor, " B"],
     limit_B: Int[Tensor, " B"],
     t: int,
-) -> tuple[Step, Endings]:
+) -> tuple[SearchStep, Endings]:
     """Step t of decoding: the K best successors. Ended prefixes leave the beam; sentences that are over hold still."""
     (batch, beam_size), rule, stop = beam.score_BK.shape, settings.rule, settings.stop
     best = scores.top_successors(beam, allowed_NC, kept=beam_size)
@@ -205,7 +197,7 @@ def decode_step(
         over_B = over_B | finished.over(stop, rule, score_BK, limit_B)
     first_row_B1 = beam_size * torch.arange(batch, device=limit_B.device)[:, None]
     after = Beam(score_BK, beam.is_gold_BK, beam.gold_score_B)
-    step = Step(best, after, (first_row_B1 + best.parents_BJ).flatten(), best.tokens_BJ.flatten())
+    step = SearchStep(best, after, (first_row_B1 + best.parents_BJ).flatten(), best.tokens_BJ.flatten())
     return step, Endings(over_B, endings.dead_B | died_B, finished)
 
 
@@ -214,6 +206,13 @@ def _empty_prefix(batch: int, beam_size: int, *, like: Tensor) -> Beam:
     first_BK = (torch.arange(beam_size, device=like.device) == 0).expand(batch, -1)
     score_BK = torch.zeros_like(first_BK, dtype=like.dtype).masked_fill(~first_BK, NEVER)
     return Beam(score_BK, first_BK, torch.zeros_like(score_BK[:, 0]))
+
+
+def _no_endings(beam: Beam, settings: SearchSettings, gold: Gold | None) -> Endings:
+    none_B = torch.zeros_like(beam.gold_score_B, dtype=torch.bool)
+    open_length = gold is None and settings.stop is not None
+    finished = Finished.empty(len(none_B), settings.n_best, like=beam.score_BK) if open_length else None
+    return Endings(none_B, none_B, finished)
 
 
 def _result(
