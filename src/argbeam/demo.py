@@ -24,22 +24,18 @@ _PRETRAIN = "pretrain"
 
 
 def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False, jobs: int = 0) -> int:
-    """Train, score and report; return the signal that stopped it, or 0. A second call goes on where the first was.
+    """Train, score and report; return the signal that stopped it, or 0. A second call resumes.
 
-    `jobs` runs are trained side by side; 0: as many as the machine is good for.
+    `jobs` runs are trained side by side; 0: as many as suit the machine.
     """
-    untrained = [name for name in recipes if not is_trained(out / name)]
-    side_by_side = len(untrained) > 1 and (jobs or find_machine(0).jobs) > 1
-    if side_by_side:
-        signal = _train_side_by_side({name: recipes[name] for name in untrained}, out, jobs)
-        if signal:
+    side_by_side = {name: recipe for name, recipe in recipes.items() if not is_trained(out / name)}
+    if len(side_by_side) < 2 or (jobs or find_machine(0).jobs) < 2:
+        side_by_side = {}
+    elif signal := _train_side_by_side(side_by_side, out, jobs):
+        return signal
+    for name in [name for name in recipes if name not in side_by_side]:
+        if signal := train_run(recipes[name], out / name, title=name).signal:
             return signal
-    for name, recipe in recipes.items():
-        if side_by_side and name in untrained:
-            continue
-        outcome = train_run(recipe, out / name, title=name)
-        if outcome.signal:
-            return outcome.signal
     folders = [out / name for name in recipes if name != _PRETRAIN]
     for folder in folders:
         note(f"{folder.name}: decoding test at beams {', '.join(map(str, BEAMS))}")
@@ -56,27 +52,23 @@ def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False,
 
 
 def demo_recipes(out: Path, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
-    """The shipped demo recipes by run, in the order of training: BSO and ConBSO share their first stage as a run."""
-    names = ("seq2seq", "bso", "conbso")
+    """The shipped demo recipes by run, in training order; the first stage of BSO and ConBSO is one run."""
     sets = [f"seed={seed}", *overrides]
-    seq2seq, bso, conbso = (load_recipe(find_recipe(f"demo/{name}"), sets) for name in names)
-    (first, stage), *_ = bso.stages.items()
-    assert conbso.stages[first] == stage, "the first stage of demo/bso and demo/conbso is trained once for both"
-    later = {
-        name: recipe.model_copy(
-            update={
-                "stages": {k: v for k, v in recipe.stages.items() if k != first},
-                "start": str(out / _PRETRAIN),
-            }
-        )
-        for name, recipe in (("bso", bso), ("conbso", conbso))
+    loaded = {name: load_recipe(find_recipe(f"demo/{name}"), sets) for name in ("seq2seq", "bso", "conbso")}
+    (first, stage), *_ = loaded["bso"].stages.items()
+    assert loaded["conbso"].stages[first] == stage, "demo/bso and demo/conbso must share their first stage"
+    recipes = {
+        "seq2seq": loaded["seq2seq"],
+        _PRETRAIN: loaded["bso"].model_copy(update={"name": _PRETRAIN, "stages": {first: stage}}),
     }
-    pretrain = bso.model_copy(update={"name": _PRETRAIN, "stages": {first: stage}})
-    return {"seq2seq": seq2seq, _PRETRAIN: pretrain, **later}
+    for name in ("bso", "conbso"):
+        stages = {key: value for key, value in loaded[name].stages.items() if key != first}
+        recipes[name] = loaded[name].model_copy(update={"stages": stages, "start": str(out / _PRETRAIN)})
+    return recipes
 
 
 def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> int:
-    """Train in processes of their own, which say here what they do; return the signal that stopped them, or 0."""
+    """Train in one process per run, and show their logs; return the signal that stopped them, or 0."""
     steps = []
     for name, recipe in recipes.items():
         path = write_recipe(out, name, recipe, purpose=f"{name} of the demo.")
@@ -92,7 +84,7 @@ def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> 
 
 
 def _following(logs: Sequence[Path]) -> Callable[[Sequence[str], int], None]:
-    """Says what was written to the logs since it was asked last."""
+    """Show the lines written to the logs since the last call."""
     read = {log: log.stat().st_size if log.exists() else 0 for log in logs}
 
     def follow(running: Sequence[str], waiting: int) -> None:

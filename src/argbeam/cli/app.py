@@ -39,8 +39,7 @@ def main() -> None:
     except ToldError:
         sys.exit(2)
     except ArgbeamError as error:
-        print(f"argbeam: error: {_process()}{error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
     except BrokenPipeError:
         # The reader has left, as `head` does.
         _drop_buffered()
@@ -48,9 +47,13 @@ def main() -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        print(f"argbeam: error: {_process()}cannot write stdout: {error.strerror}", file=sys.stderr)
         _drop_buffered()
-        sys.exit(2)
+        _fail(f"cannot write stdout: {error.strerror}")
+
+
+def _fail(error: str) -> NoReturn:
+    print(f"argbeam: error: {_process()}{error}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _drop_buffered() -> None:
@@ -58,20 +61,12 @@ def _drop_buffered() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_version(asked: bool) -> bool:
-    if asked:
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Train sequence models for the beam search that decodes them."""
+    if version:
         print(f"argbeam {__version__}")
         raise typer.Exit
-    return asked
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Train sequence models for the beam search that decodes them."""
 
 
 @app.command()
@@ -313,11 +308,11 @@ def _options(sets: list[str] | None) -> list[str]:
     return [part for override in sets or [] for part in ("--set", override)]
 
 
-def _report_refusal(refused: str | None) -> None:
+def _report_refusal(reason: str | None) -> None:
     """Report why searches ran more slowly than they might have."""
-    if refused is not None:
+    if reason is not None:
         slow = "searches cannot be recorded as CUDA graphs and ran one operation at a time"
-        print(f"argbeam: {slow}: {refused}", file=sys.stderr)
+        print(f"argbeam: {slow}: {reason}", file=sys.stderr)
 
 
 def _process() -> str:

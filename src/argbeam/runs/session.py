@@ -16,6 +16,8 @@ from argbeam.runtime.signals import stop_signals
 from argbeam.settings import Recipe
 from argbeam.training.events import Event, Notice, Record, Saved
 
+_STOPPING = "argbeam: stopping after this update; a second signal stops at once"
+
 
 @dataclass
 class TrainingOutcome:
@@ -32,28 +34,23 @@ def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = A
     """
     outcome = TrainingOutcome()
     with (
-        stop_signals(_report_stop, only_first=True) as asked,
+        stop_signals(lambda: note(_STOPPING), only_first=True) as received,
         training_display(recipe, title=title) if group.leads else nullcontext(_unseen) as show,
         _tensorboard(recipe, folder) if group.leads else nullcontext(_unseen) as curves,
     ):
-        for event in train(recipe, folder, stop_asked=lambda: bool(asked), group=group):
+        for event in train(recipe, folder, stop_asked=lambda: bool(received), group=group):
             show(event)
             curves(event)
             if isinstance(event, Saved) and event.stopped:
                 # Another process may have received the signal.
-                outcome.signal = asked[0] if asked else signal.SIGTERM
-    if not group.leads:
-        return outcome
-    outcome.stages = [r for r in read_records(folder / RECORDS) if r.get("kind") == "stage"]
+                outcome.signal = received[0] if received else signal.SIGTERM
+    if group.leads:
+        outcome.stages = [r for r in read_records(folder / RECORDS) if r.get("kind") == "stage"]
     return outcome
 
 
 def _unseen(event: Event | Notice) -> None:
-    """Shows nothing."""
-
-
-def _report_stop() -> None:
-    note("argbeam: stopping after this update; a second signal stops at once")
+    """Show nothing."""
 
 
 @contextmanager
