@@ -14,7 +14,7 @@ from argbeam.settings.recipe_files import load_recipe
 from argbeam.settings.shipped import shipped_recipes
 from small_runs import final_tensors, same_tensors
 
-TINY = (
+TINY = [
     "data.types=200",
     "data.train=40",
     "data.dev=6",
@@ -22,8 +22,7 @@ TINY = (
     "model.hidden=8",
     "model.embedding=8",
     "runtime.device=cpu",
-)
-
+]
 SEEDS = [int(seed) for seed in os.environ.get("ARGBEAM_DEMO_SEEDS", "").split(",") if seed]
 
 
@@ -45,9 +44,7 @@ def epochs(recipe: Recipe) -> int:
 def test_seq2seq_trains_as_long_as_the_others_on_the_same_data(tmp_path: Path) -> None:
     recipes = demo_recipes(tmp_path, seed=1)
     assert list(recipes) == ["seq2seq", "pretrain", "bso", "conbso"]
-    assert len({recipe.data for recipe in recipes.values()}) == 1
-    assert len({recipe.model for recipe in recipes.values()}) == 1
-    assert len({recipe.batch for recipe in recipes.values()}) == 1
+    assert len({(recipe.data, recipe.model, recipe.batch) for recipe in recipes.values()}) == 1
     for name in ("bso", "conbso"):
         assert recipes[name].start == str(tmp_path / "pretrain")
         assert epochs(recipes["seq2seq"]) >= epochs(recipes["pretrain"]) + epochs(recipes[name])
@@ -97,9 +94,9 @@ def test_a_run_that_fails_beside_others_is_told_with_its_last_words(tmp_path: Pa
         run_demo(tiny_recipes(tmp_path, seed=2), tmp_path, jobs=2)
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("demo/")])
-def test_demo_recipes_need_no_files(name: str) -> None:
-    assert load_recipe(shipped_recipes()[name]).data.kind == "generated"
+def test_demo_recipes_need_no_files() -> None:
+    demo = [path for name, path in shipped_recipes().items() if name.startswith("demo/")]
+    assert {load_recipe(path).data.kind for path in demo} == {"generated"}
 
 
 @pytest.mark.slow

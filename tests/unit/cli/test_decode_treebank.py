@@ -13,7 +13,7 @@ import pytest
 
 from argbeam.cli import decode_treebank as tree_decoding
 from argbeam.cli.decode_lines import Counts
-from argbeam.cli.decode_treebank import check_alone, parse_file, parse_stream
+from argbeam.cli.decode_treebank import parse_file, parse_stream
 from argbeam.data.readers.conll import Flavour, Tree, read_conll
 from argbeam.errors import ConfigError, DataError
 from argbeam.metrics.attachment import AttachmentCounts, attachment_counts
@@ -144,10 +144,8 @@ def test_lines_without_a_sentence_are_written_as_they_are(kept: Kept, tmp_path: 
     assert parsed(kept[0], text, tmp_path) == (text, Counts(unit="sentences"))
     good = "1\tira" + "\t_" * 8 + "\n \n"  # spaces alone end a sentence, too
     tree, _ = parsed(kept[0], good, tmp_path)
-    assert parsed(kept[0], text + "\n" + good + text, tmp_path) == (
-        text + "\n" + tree + text,
-        Counts(1, unit="sentences"),
-    )
+    found = parsed(kept[0], text + "\n" + good + text, tmp_path)
+    assert found == (text + "\n" + tree + text, Counts(1, unit="sentences"))
 
 
 def test_a_pipe_is_answered_when_a_sentence_ends(kept: Kept) -> None:
@@ -213,16 +211,13 @@ def test_files_may_be_compressed_with_other_line_ends_or_damaged(kept: Kept, tmp
     assert expected.startswith(written) and written.count("\n\n") >= 4
 
 
-def test_another_task_and_other_outputs_are_refused_before_anything_is_opened(tmp_path: Path) -> None:
+def test_another_task_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     finish(small_recipe(stages={"pretrain": PRETRAIN}), tmp_path / "run")
     run = load(tmp_path / "run", device="cpu")
     (tmp_path / "out").write_text("kept")
     with pytest.raises(ConfigError, match="was trained for word_ordering; a run of parsing is needed"):
         parse_file(run, "-", str(tmp_path / "out"), beam=BEAM)
     assert (tmp_path / "out").read_text() == "kept"
-    with pytest.raises(ConfigError, match="--conll with --scores: a treebank file holds one tree a sentence"):
-        check_alone({"--n-best": False, "--scores": True})
-    check_alone({"--n-best": False, "--scores": False})
 
 
 def parse_in_group(run: str, folder: str) -> None:
@@ -236,11 +231,10 @@ def parse_in_group(run: str, folder: str) -> None:
         (Path(folder) / f"found.{group.rank}").write_text(found, encoding="utf-8")
 
 
+@pytest.mark.parametrize("kept", ["conllu"], indirect=True)
 def test_several_processes_parse_as_one(kept: Kept, tmp_path: Path) -> None:
     run, folder = kept
     alone, _ = parsed(run, (folder / f"test.{run.recipe.data.kind}").read_text(encoding="utf-8"), tmp_path)
     in_group(2, tmp_path / "group", parse_in_group, str(folder / "run"), str(tmp_path))
-    assert [json.loads((tmp_path / f"found.{rank}").read_text(encoding="utf-8")) for rank in range(2)] == [
-        [alone, 5],
-        [alone, 5],
-    ]
+    found = [json.loads((tmp_path / f"found.{rank}").read_text(encoding="utf-8")) for rank in range(2)]
+    assert found == [[alone, 5]] * 2

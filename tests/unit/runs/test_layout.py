@@ -23,9 +23,8 @@ def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_is(recipe:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ArgbeamError) as error:
         finish(recipe, tmp_path)
-    assert str(error.value) == (
-        f"{tmp_path}: neither empty nor a run: it holds thesis.tex; --out takes a new folder, or a run"
-    )
+    said = "neither empty nor a run: it holds thesis.tex; --out takes a new folder, or a run"
+    assert str(error.value) == f"{tmp_path}: {said}"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
