@@ -10,7 +10,7 @@ from argbeam.reports.report import read_runs, score_tables, write_report
 from argbeam.reports.table import table
 from argbeam.reproduce.campaign import write_recipe
 from argbeam.reproduce.folder import LOGS
-from argbeam.reproduce.runner import Step, find_machine, run_steps
+from argbeam.reproduce.runner import CampaignStep, find_machine, run_steps
 from argbeam.runs.layout import is_trained
 from argbeam.runs.load import open_run
 from argbeam.runs.score import score_run
@@ -74,7 +74,7 @@ def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> 
         path = write_recipe(out, name, recipe, purpose=f"{name} of the demo.")
         first = Path(recipe.start).name if recipe.start else ""
         needs = (first,) if first in recipes else ()
-        steps.append(Step(name, ("run", str(path), str(out / name)), needs=needs))
+        steps.append(CampaignStep(name, ("run", str(path), str(out / name)), needs=needs))
     logs = {name: out / LOGS / f"{name}.log" for name in recipes}
     outcome = run_steps(steps, out / LOGS, find_machine(jobs), _following(list(logs.values())))
     if outcome.failed and not outcome.signal:

@@ -1,7 +1,8 @@
-"""What the source must look like whatever it does: imports go one way, and there is one search."""
+"""Layout of the source: imports in one direction, few rooms, one search, one meaning for each class name."""
 
 import ast
 import graphlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,30 +10,14 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "argbeam"
 
 # A module may import those before it, and its own package's modules.
-ORDER = [
-    "errors",
-    "files",
-    "settings",
-    "runtime",
-    "data",
-    "metrics",
-    "models",
-    "search",
-    "tasks",
-    "losses",
-    "decoding",
-    "training",
-    "reports",
-    "runs",
-    "bench",
-    "reproduce",
-    "demo",
-    "cli",
-    "__main__",
-]
+ORDER = (  # noqa: SIM905
+    "errors files settings runtime data metrics models search tasks losses decoding training reports runs bench "
+    "reproduce demo cli __main__"
+).split()
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "misc"}
 FILES = sorted(SOURCE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def dotted(path: Path) -> str:
@@ -44,7 +29,7 @@ def dotted(path: Path) -> str:
 def imported(path: Path) -> set[str]:
     """The modules of argbeam that a file imports, at any depth, without the package's own name in front."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(TREES[path]):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -82,6 +67,23 @@ def test_no_module_imports_itself_through_others() -> None:
     assert set(graphlib.TopologicalSorter(graph).static_order()) >= set(graph)
 
 
+def test_the_top_has_at_most_8_modules_and_14_packages() -> None:
+    assert len(list(SOURCE.glob("*.py"))) <= 8
+    assert len(list(SOURCE.glob("*/__init__.py"))) <= 14
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.name == "__init__.py"], ids=dotted)
+def test_a_package_says_in_few_lines_what_it_is_for(path: Path) -> None:
+    """Three to ten lines; a package within a package may say less."""
+    lines = (ast.get_docstring(TREES[path]) or "").splitlines()
+    assert (1 if "." in dotted(path) else 3) <= len(lines) <= 10
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    names = Counter(node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} == set()
+
+
 def test_no_module_has_a_name_that_says_nothing() -> None:
     names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(SOURCE).parts}
     assert not names & FORBIDDEN_NAMES
@@ -89,17 +91,17 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 def test_the_best_of_a_beam_are_chosen_in_one_module() -> None:
     """There is one search."""
-    assert {dotted(path) for path in FILES if ".topk(" in path.read_text(encoding="utf-8")} == {"search.top_k"}
+    assert [dotted(path) for path in FILES if ".topk(" in path.read_text(encoding="utf-8")] == ["search.top_k"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: dotted(path) or "argbeam")
 def test_nothing_is_pickled(path: Path) -> None:
     """Neither by name nor by torch.save and torch.load, which pickle."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            assert not {alias.name.split(".")[0] for alias in node.names} & {"pickle", "dill", "shelve", "joblib"}
-        if isinstance(node, ast.ImportFrom):
-            assert (node.module or "").split(".")[0] not in {"pickle", "dill", "shelve", "joblib"}
-            assert node.module != "torch" or not {alias.name for alias in node.names} & {"save", "load"}
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", "")
+            names = {f"{module}.{alias.name}".removeprefix(".") for alias in node.names}
+            assert not {name.split(".")[0] for name in names} & {"pickle", "dill", "shelve", "joblib"}
+            assert not names & {"torch.save", "torch.load"}
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
             assert node.attr not in {"save", "load"}, f"{path}:{node.lineno}: torch.{node.attr}"

@@ -1,4 +1,8 @@
-"""Models: what the search and the losses ask of one, and those that come with argbeam."""
+"""Models: the contract for the search and the losses, and the models of argbeam.
+
+Read `contract` and `lstm` first. `recurrence/` has the loops over time, each Triton kernel beside its plain twin. No
+search, no loss and no task goes in here.
+"""
 
 from collections.abc import Mapping
 

@@ -30,7 +30,7 @@ from argbeam.reproduce.folder import (
 )
 from argbeam.reproduce.page import write_page
 from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, make_plan, runs_left
-from argbeam.reproduce.runner import Show, Step, find_machine, run_steps
+from argbeam.reproduce.runner import CampaignStep, Show, find_machine, run_steps
 from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, parse_recipe, read_recipe_json, recipe_to_toml
@@ -215,16 +215,16 @@ def _timing(data: str, sets: Sequence[str], path: Path) -> tuple[str, ...]:
     return ("time", str(path), device, str(rounds), *map(str, shape))
 
 
-def _steps(campaign: Campaign) -> list[Step]:
+def _steps(campaign: Campaign) -> list[CampaignStep]:
     left, starts = campaign.left(), {run.name: run.start for run in campaign.plan.runs}
     steps = []
     for name, scorings in left.items():
         folder = campaign.run_folder(name)
         arguments = ("run", str(campaign.out / RECIPES / f"{name}.toml"), str(folder), *(one.text for one in scorings))
         needs = (starts[name],) if starts[name] in left and not is_trained(folder) else ()
-        steps.append(Step(name, arguments, folder, needs))
+        steps.append(CampaignStep(name, arguments, folder, needs))
     if campaign.timing and not (campaign.out / TIMING_FILE).exists():
-        steps.append(Step(TIMING, campaign.timing, alone=True))
+        steps.append(CampaignStep(TIMING, campaign.timing, alone=True))
     return steps
 
 

@@ -26,7 +26,7 @@ _JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 10 * 2**30
 
 
 @dataclass(frozen=True)
-class Step:
+class CampaignStep:
     """A process to start when the steps in `needs` are done. `alone`: nothing runs beside it.
 
     `folder` is the run folder it works on, None where there is none.
@@ -58,7 +58,7 @@ class StepsOutcome:
 
 @dataclass
 class _Running:
-    step: Step
+    step: CampaignStep
     process: subprocess.Popen[bytes]
     device: str
     started: float
@@ -68,7 +68,7 @@ class _Running:
 class _Board:
     """The state of all steps: `waiting` in the order of the list, those to be tried again last."""
 
-    waiting: list[Step]
+    waiting: list[CampaignStep]
     order: TopologicalSorter[str]
     ready: set[str]
     running: list[_Running] = field(default_factory=list)
@@ -98,7 +98,7 @@ def find_machine(jobs: int) -> Machine:
     return Machine(jobs, devices, max(1, cores // jobs))
 
 
-def run_steps(steps: Sequence[Step], logs: Path, machine: Machine, show: Show) -> StepsOutcome:
+def run_steps(steps: Sequence[CampaignStep], logs: Path, machine: Machine, show: Show) -> StepsOutcome:
     """Run all steps, those first in the list first. A step whose dependency failed is not started."""
     order = TopologicalSorter({step.name: step.needs for step in steps})
     order.prepare()
@@ -136,7 +136,7 @@ def _start_ready(board: _Board, logs: Path, machine: Machine) -> None:
         note(f"{step.name}: started")
 
 
-def _start(step: Step, logs: Path, machine: Machine, busy: Sequence[str]) -> _Running:
+def _start(step: CampaignStep, logs: Path, machine: Machine, busy: Sequence[str]) -> _Running:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", str(machine.threads))
     device = min(machine.devices, key=busy.count, default="")

@@ -21,7 +21,7 @@ from argbeam.reproduce.campaign import Campaign, prepare_campaign, run_campaign,
 from argbeam.reproduce.corpora import prepare_corpus
 from argbeam.reproduce.folder import read_scores, write_summaries
 from argbeam.reproduce.results import read_results
-from argbeam.reproduce.runner import Step, StepsOutcome, find_machine
+from argbeam.reproduce.runner import CampaignStep, StepsOutcome, find_machine
 from argbeam.reproduce.sentences import scores_by_length, sentences_file
 from argbeam.reproduce.worker import score_planned
 from argbeam.runs.layout import lock_folder
@@ -117,9 +117,9 @@ def test_what_is_done_here_or_passed_on_is_not_made_again(
 ) -> None:
     """seq2seq and the pre-training are done. With runs.jsonl and the plan in another folder, seq2seq is done there too;
     pre-training has to be made again, as there is no model to start from."""
-    steps: list[Step] = []
+    steps: list[CampaignStep] = []
 
-    def no_steps(given: list[Step], *_: object) -> StepsOutcome:
+    def no_steps(given: list[CampaignStep], *_: object) -> StepsOutcome:
         steps[:] = given
         return StepsOutcome(0, {step.name: "not now" for step in given})
 

@@ -14,7 +14,7 @@ import pytest
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.reproduce import runner
 from argbeam.reproduce.campaign import seconds_left
-from argbeam.reproduce.runner import WRONG_INPUT, Machine, Step, StepsOutcome, run_steps
+from argbeam.reproduce.runner import WRONG_INPUT, CampaignStep, Machine, StepsOutcome, run_steps
 from argbeam.reproduce.worker import exit_code
 
 # Says what it does in a file; `fail` fails, `mend` for a reason that stays, `once` the first time; `wait` waits for a
@@ -56,8 +56,8 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def step(out: Path, name: str, *, how: str = "", needs: Sequence[str] = (), alone: bool = False) -> Step:
-    return Step(name, (str(out / "journal"), name, how), out / "runs" / name, tuple(needs), alone)
+def step(out: Path, name: str, *, how: str = "", needs: Sequence[str] = (), alone: bool = False) -> CampaignStep:
+    return CampaignStep(name, (str(out / "journal"), name, how), out / "runs" / name, tuple(needs), alone)
 
 
 def journal(out: Path) -> list[str]:
@@ -65,7 +65,7 @@ def journal(out: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def run(steps: list[Step], out: Path, machine: Machine) -> StepsOutcome:
+def run(steps: list[CampaignStep], out: Path, machine: Machine) -> StepsOutcome:
     return run_steps(steps, out / "logs", machine, lambda running, waiting: None)
 
 
