@@ -252,8 +252,8 @@ def _check_recipes(campaign: Campaign) -> None:
         if not begun and not found[run.name].recipe:
             continue
         before = read_recipe_json(folder / RECIPE) if begun else parse_recipe(found[run.name].recipe, where=run.name)
-        going_on = begun and not is_trained(folder)
-        free = ("runtime.",) if going_on else ("runtime.", "data.", "start", "decode.batch")
+        unfinished = begun and not is_trained(folder)
+        free = ("runtime.",) if unfinished else ("runtime.", "data.", "start", "decode.batch")
         changed = [line for line in difference(before, run.recipe) if not line.startswith(free)]
         if changed:
             fix = "choose another --out, or remove this folder and the run is made again"

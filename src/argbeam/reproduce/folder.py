@@ -124,7 +124,7 @@ class RunSummary:
 def read_summaries(out: Path, runs: Iterable[str]) -> dict[str, RunSummary]:
     """A summary of each run: from its folder, or from runs.jsonl where its model is elsewhere."""
     path = out / SUMMARIES
-    rows = read_rows(path, RunSummary, fix="restore it from where it came") if path.exists() else []
+    rows = read_rows(path, RunSummary, fix="copy it again from its source") if path.exists() else []
     passed_on = {row.name: row for row in rows}
     return {
         name: passed_on[name]
