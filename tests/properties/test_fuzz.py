@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,8 @@ from argbeam.data.readers.vectors import read_vectors
 from argbeam.errors import ArgbeamError
 from argbeam.reports.report import read_runs, write_report
 from argbeam.runs import checkpoint
-from argbeam.runs.load import Run, load
+from argbeam.runs.load import Run, load, open_run
+from argbeam.runs.score import score_run
 from argbeam.search.successors import check_gold
 from argbeam.settings.recipe_files import load_recipe, parse_recipe, recipe_from_json, recipe_to_json
 from argbeam.settings.shipped import shipped_recipes
@@ -99,6 +100,18 @@ def plain_lines(data: bytes) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
+def read_or_refused(kind: str, path: Path, base: bytes | list[bytes], check: Callable[[bytes], None]) -> None:
+    """Damage a file in every case of a kind: `check` holds, or reading is refused with the file's name."""
+    accepted = 0
+    for number, draw in cases(kind):
+        data = damaged(base if isinstance(base, bytes) else draw.choice(base), draw)
+        path.write_bytes(data)
+        with refused(kind, number, f"{path}:") as said:
+            check(data)
+        accepted += not said
+    assert not all_or_none(accepted, kind)
+
+
 def all_or_none(accepted: int, kind: str) -> str:
     """What is wrong where nearly all was refused or accepted; nothing where the damage is of the right size."""
     drawn = MANY * CASES[kind]
@@ -106,26 +119,22 @@ def all_or_none(accepted: int, kind: str) -> str:
 
 
 def test_damaged_text_is_read_line_by_line_or_refused(tmp_path: Path) -> None:
-    path, accepted = tmp_path / "t.txt", 0
-    for number, draw in cases("text"):
-        data = damaged(FILES["txt"], draw)
-        path.write_bytes(data)
-        with refused("text", number, f"{path}:") as said:
-            assert [line.text for line in read_text([path])] == plain_lines(data), f"text {number}"
-        accepted += not said
-    assert not all_or_none(accepted, "text")
+    path = tmp_path / "t.txt"
+
+    def check(data: bytes) -> None:
+        assert [line.text for line in read_text([path])] == plain_lines(data)
+
+    read_or_refused("text", path, FILES["txt"], check)
 
 
 def test_damaged_columns_are_read_line_by_line_or_refused(tmp_path: Path) -> None:
-    path, accepted = tmp_path / "t.tsv", 0
-    for number, draw in cases("tsv"):
-        data = damaged(FILES["tsv"], draw)
-        path.write_bytes(data)
-        with refused("tsv", number, f"{path}:") as said:
-            pairs = [[pair.source, pair.target] for pair in read_tsv([path])]
-            assert pairs == [line.split("\t")[:2] for line in plain_lines(data)], f"tsv {number}"
-        accepted += not said
-    assert not all_or_none(accepted, "tsv")
+    path = tmp_path / "t.tsv"
+
+    def check(data: bytes) -> None:
+        pairs = [[pair.source, pair.target] for pair in read_tsv([path])]
+        assert pairs == [line.split("\t")[:2] for line in plain_lines(data)]
+
+    read_or_refused("tsv", path, FILES["tsv"], check)
 
 
 def test_damaged_parallel_files_are_read_in_step_or_refused(tmp_path: Path) -> None:
@@ -138,7 +147,7 @@ def test_damaged_parallel_files_are_read_in_step_or_refused(tmp_path: Path) -> N
             path.write_bytes(data)
         with refused("parallel", number, f"{source}:", f"{target}:") as said:
             pairs = [(pair.source, pair.target) for pair in read_parallel([source], [target])]
-            assert pairs == list(zip(*map(plain_lines, sides), strict=True)), f"parallel {number}"
+            assert pairs == list(zip(*map(plain_lines, sides), strict=True))
         accepted += not said
     assert not all_or_none(accepted, "parallel")
 
@@ -150,33 +159,26 @@ def test_damaged_compressed_files_are_refused_or_whole(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(damaged(pack(FILES["txt"]), draw))
         with refused("packed", number, f"{path}:"):
-            assert [line.text for line in read_text([path])] == plain_lines(FILES["txt"]), f"packed {number}"
+            assert [line.text for line in read_text([path])] == plain_lines(FILES["txt"])
 
 
 @pytest.mark.parametrize("flavour", list(Flavour))
 def test_every_tree_of_a_damaged_treebank_is_read_or_the_file_refused(tmp_path: Path, flavour: Flavour) -> None:
     """Sentences are what stands between lines of spaces; words are lines that are no comment and no `1-2` or `1.1`."""
-    kind, accepted = flavour.value, 0
-    path = tmp_path / f"t.{kind}"
-    for number, draw in cases(kind):
-        data = damaged(FILES[kind], draw)
-        path.write_bytes(data)
-        with refused(kind, number, f"{path}:") as said:
-            trees = list(read_conll([path], flavour=flavour))
-            rows = [line for line in plain_lines(data) if not line.startswith("#")]
-            blocks = [
-                block.split("\n") for block in re.split(r"\n *(?:\n *)*\n", "\n" + "\n".join(rows) + "\n") if block
-            ]
-            blocks = [[line.split("\t") for line in block if line.strip(" ")] for block in blocks]
-            words = [[row for row in block if not NOT_A_WORD.fullmatch(row[0])] for block in blocks]
-            words = [block for block in words if block]
-            assert [len(tree.words) for tree in trees] == [len(block) for block in words], f"{kind} {number}"
-            for tree, block in zip(trees, words, strict=True):
-                assert tree.words == tuple("_".join(row[1].split()) for row in block)
-                assert tree.heads == tuple(int(row[6]) for row in block)
-                assert tree.labels == tuple(row[7].strip() for row in block)
-        accepted += not said
-    assert not all_or_none(accepted, kind)
+    path = tmp_path / f"t.{flavour.value}"
+
+    def check(data: bytes) -> None:
+        trees = list(read_conll([path], flavour=flavour))
+        rows = [line for line in plain_lines(data) if not line.startswith("#")]
+        blocks = re.split(r"\n *(?:\n *)*\n", "\n" + "\n".join(rows) + "\n")
+        words = [[line.split("\t") for line in block.split("\n") if line.strip(" ")] for block in blocks]
+        words = [[row for row in block if not NOT_A_WORD.fullmatch(row[0])] for block in words]
+        for tree, block in zip(trees, filter(None, words), strict=True):
+            assert tree.words == tuple("_".join(row[1].split()) for row in block)
+            assert tree.heads == tuple(int(row[6]) for row in block)
+            assert tree.labels == tuple(row[7].strip() for row in block)
+
+    read_or_refused(flavour.value, path, FILES[flavour.value], check)
 
 
 VECTORS = {"ba": [0.5, -1.0], "Ü": [2.0, 3.5], "e\u0301": [0.001, 7.0]}
@@ -184,20 +186,18 @@ VECTORS = {"ba": [0.5, -1.0], "Ü": [2.0, 3.5], "e\u0301": [0.001, 7.0]}
 
 def test_damaged_vectors_are_read_as_they_stand_or_refused(tmp_path: Path) -> None:
     """Of the lines after the first, those of words asked for are what is found, the first of each."""
-    path, accepted = tmp_path / "v.vec", 0
-    base = "3 2\n" + "".join(f"{word} {a} {b}\n" for word, (a, b) in VECTORS.items())
-    for number, draw in cases("vectors"):
-        data = damaged(base.encode(), draw)
-        path.write_bytes(data)
-        with refused("vectors", number, f"{path}:") as said:
-            vectors = read_vectors(path, words=VECTORS, size=2)
-            lines = [line.split(" ") for line in plain_lines(data)[1:]]
-            expected = {line[0]: [float(x) for x in line[1:3]] for line in reversed(lines) if line[0] in VECTORS}
-            assert set(vectors.rows) == set(expected), f"vectors {number}"
-            for word, row in vectors.rows.items():
-                assert vectors.vectors_FD[row].tolist() == torch.tensor(expected[word]).tolist(), f"vectors {number}"
-        accepted += not said
-    assert not all_or_none(accepted, "vectors")
+    path = tmp_path / "v.vec"
+
+    def check(data: bytes) -> None:
+        vectors = read_vectors(path, words=VECTORS, size=2)
+        lines = [line.split(" ") for line in plain_lines(data)[1:]]
+        expected = {line[0]: [float(x) for x in line[1:3]] for line in reversed(lines) if line[0] in VECTORS}
+        assert set(vectors.rows) == set(expected)
+        for word, row in vectors.rows.items():
+            assert vectors.vectors_FD[row].tolist() == torch.tensor(expected[word]).tolist()
+
+    rows = "".join(f"{word} {a} {b}\n" for word, (a, b) in VECTORS.items())
+    read_or_refused("vectors", path, f"3 2\n{rows}".encode(), check)
 
 
 def test_damaged_binary_vectors_are_finite_or_refused(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_damaged_binary_vectors_are_finite_or_refused(tmp_path: Path) -> None:
         path.write_bytes(damaged(b"3 2\n" + rows, draw))
         with refused("binary vectors", number, f"{path}:"):
             vectors = read_vectors(path, words=VECTORS, size=2)
-            assert bool(vectors.vectors_FD.isfinite().all()) and vectors.found <= 3, f"binary vectors {number}"
+            assert bool(vectors.vectors_FD.isfinite().all()) and vectors.found <= 3
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -219,17 +219,15 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def test_every_key_of_a_damaged_recipe_is_in_force_or_the_recipe_refused(tmp_path: Path) -> None:
-    path, recipes, accepted = tmp_path / "r.toml", list(shipped_recipes().values()), 0
-    for number, draw in cases("recipes"):
-        path.write_bytes(damaged(draw.choice(recipes).read_bytes(), draw))
-        with refused("recipes", number, f"{path}:") as said:
-            recipe = load_recipe(path)
-            given = dict(leaves(tomllib.loads(path.read_text(encoding="utf-8-sig"))))
-            held = dict(leaves(recipe.model_dump()))
-            assert given.items() <= held.items(), f"recipes {number}"
-            assert recipe_from_json(recipe_to_json(recipe)) == recipe, f"recipes {number}"
-        accepted += not said
-    assert not all_or_none(accepted, "recipes")
+    path = tmp_path / "r.toml"
+
+    def check(data: bytes) -> None:
+        recipe = load_recipe(path)
+        given = dict(leaves(tomllib.loads(data.decode("utf-8-sig"))))
+        assert given.items() <= dict(leaves(recipe.model_dump())).items()
+        assert recipe_from_json(recipe_to_json(recipe)) == recipe
+
+    read_or_refused("recipes", path, [recipe.read_bytes() for recipe in shipped_recipes().values()], check)
 
 
 def test_every_damaged_override_is_in_force_or_refused() -> None:
@@ -253,9 +251,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES}
     finish(small_recipe(data=short_text(folder), stages={"only": stage}), folder / "run")
-    from argbeam.runs.load import open_run
-    from argbeam.runs.score import score_run
-
     list(score_run(open_run(folder / "run"), "dev", [1, 2]))
     return folder / "run"
 
@@ -286,8 +281,7 @@ def test_a_checkpoint_forged_with_a_true_digest_opens_or_is_refused(run: Path, t
         folder = tmp_path / f"{number}"
         path = checkpoint.save(folder, 1, tensors, meta)
         with refused("forged checkpoints", number) as said:
-            outputs = load(path, device="cpu").decode(["ba ko", "ti"], beam=2)
-            assert len(outputs) == 2
+            assert len(load(path, device="cpu").decode(["ba ko", "ti"], beam=2)) == 2
         accepted += not said
     assert not all_or_none(accepted, "forged checkpoints")
 
@@ -349,12 +343,10 @@ def test_what_a_task_accepts_of_damaged_files_can_be_trained_on(task: str, tmp_p
         with refused("tasks", number) as said:
             fitted = TASKS[task].fit(recipe)
             train = fitted.read("train")
-            items, left_out = train.items, train.left_out
-            sentences = _sentences(kind, path)
-            assert len(items) + sum(left_out.values()) == sentences, f"{task} {number}"
-            batch = make_batch([fitted.example(item, i) for i, item in enumerate(items)])
+            assert len(train.items) + sum(train.left_out.values()) == _sentences(kind, path)
+            batch = make_batch([fitted.example(item, i) for i, item in enumerate(train.items)])
             check_gold(fitted.constraint, batch)
-            assert int(batch.target_BT.max()) < len(fitted.target), f"{task} {number}"
+            assert int(batch.target_BT.max()) < len(fitted.target)
         accepted += not said
         path.write_bytes(FILES[ending])
     assert 10 < accepted < MANY * CASES["tasks"] // 3 - 10
@@ -403,11 +395,8 @@ def test_the_command_answers_damage_with_one_line_and_exit_code_2(
         (tmp_path / "train.conllu").write_bytes(data)
         (tmp_path / "dev.conllu").write_bytes(FILES["conllu"])
         recipe.write_bytes(_COMMAND_RECIPE if draw.randrange(2) else damaged(_COMMAND_RECIPE, draw))
-        arguments: list[str | Path] = ["train", recipe, "--out", tmp_path / f"{number}", "--data", tmp_path]
-        arguments += [
-            "--set",
-            "decode.beam=2" if draw.randrange(2) else damaged(b"decode.beam=2", draw).decode("latin-1"),
-        ]
+        override = "decode.beam=2" if draw.randrange(2) else damaged(b"decode.beam=2", draw).decode("latin-1")
+        arguments = ["train", recipe, "--out", tmp_path / f"{number}", "--data", tmp_path, "--set", override]
         monkeypatch.setattr(sys, "argv", ["argbeam", *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as left:

@@ -15,7 +15,12 @@ from sacrebleu.significance import PairedTest
 from argbeam.errors import ConfigError, DataError
 from argbeam.metrics.attachment import PUNCTUATION, AttachmentCounts, attachment_counts, attachment_signature
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics.significance import (
+    compare_attachment,
+    compare_bleu,
+    paired_bootstrap_attachment,
+    paired_bootstrap_bleu,
+)
 
 REFERENCES = [
     "the old clock in the hall is slow .",
@@ -86,24 +91,17 @@ def test_attachment_counts_by_hand() -> None:
     assert (found.uas, found.las) == (75.0, 25.0)
 
 
-def test_counts_add_before_the_division() -> None:
+def test_counts_add_before_the_division_and_no_scored_word_is_zero_percent() -> None:
     """1 of 1 and 0 of 3 make 1 of 4: 25 percent, not the mean of 100 and 0."""
     total = sum([counts(1, 1), counts(3, 0)], start=AttachmentCounts())
     assert total == counts(4, 1)
     assert (total.uas, total.las) == (25.0, 25.0)
-
-
-def test_no_scored_word_is_zero_percent() -> None:
     assert (AttachmentCounts().uas, AttachmentCounts().las) == (0.0, 0.0)
 
 
-def test_penn_treebank_punctuation_is_five_tags_and_no_brackets() -> None:
+def test_penn_treebank_punctuation_is_five_tags_and_no_brackets_and_has_its_signature() -> None:
     tags = ["``", "''", ":", ",", ".", "-LRB-", "-RRB-", "$", "#", "NN"]
     assert [tag in PUNCTUATION["ptb"] for tag in tags] == [True] * 5 + [False] * 5
-
-
-def test_the_signature_tells_the_two_punctuation_rules_apart() -> None:
-    assert attachment_signature("upos") == "punct:upos|labels:full|version:argbeam-attachment-1"
     assert attachment_signature("ptb") == "punct:ptb|labels:full|version:argbeam-attachment-1"
 
 
@@ -189,15 +187,13 @@ def test_a_difference_that_chance_makes_is_not_significant() -> None:
 @pytest.mark.parametrize(("hypotheses", "references"), [(["a"], ["a", "b"]), ([], [])])
 def test_bleu_refuses_unpaired_sentences(hypotheses: list[str], references: list[str]) -> None:
     message = (
-        f"BLEU: {len(hypotheses)} hypotheses for {len(references)} references; "
-        "as many of one as of the other, and at least one, are needed"
+        f"^BLEU: {len(hypotheses)} hypotheses for {len(references)} references; "
+        "as many of one as of the other, and at least one, are needed$"
     )
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=message):
         corpus_bleu(hypotheses, references, tokenize="none")
-    assert str(error.value) == message
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=message):
         paired_bootstrap_bleu(references, hypotheses, references, tokenize="none")
-    assert str(error.value) == message
 
 
 def test_bleu_refuses_an_unknown_tokenizer() -> None:
@@ -217,11 +213,7 @@ def test_attachment_refuses_lists_of_different_lengths() -> None:
 @pytest.mark.parametrize(
     ("system", "baseline", "found"),
     [
-        (
-            [counts(2, 1)],
-            [counts(3, 1)],
-            "1 sentences with 2 scored words against 1 sentences with 3 scored words",
-        ),
+        ([counts(2, 1)], [counts(3, 1)], "1 sentences with 2 scored words against 1 sentences with 3 scored words"),
         ([], [], "0 sentences with 0 scored words against 0 sentences with 0 scored words"),
     ],
 )
@@ -235,11 +227,20 @@ def test_attachment_test_refuses_other_sentences(system: list, baseline: list, f
 
 @pytest.mark.parametrize(("samples", "seed"), [(0, 1), (10, 0)])
 def test_bootstrap_refuses_what_sacrebleu_takes_for_its_default(samples: int, seed: int) -> None:
-    message = f"bootstrap: {samples} samples and seed {seed}; both are 1 or more"
-    with pytest.raises(ConfigError) as error:
+    message, one = f"^bootstrap: {samples} samples and seed {seed}; both are 1 or more$", [counts(1, 1)]
+    with pytest.raises(ConfigError, match=message):
         paired_bootstrap_bleu(["a"], ["b"], ["a"], tokenize="none", samples=samples, seed=seed)
-    assert str(error.value) == message
-    one = [counts(1, 1)]
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=message):
         paired_bootstrap_attachment(one, one, labelled=True, punctuation="upos", samples=samples, seed=seed)
-    assert str(error.value) == message
+
+
+def test_each_score_of_a_metric_is_tested_by_its_name() -> None:
+    references = REFERENCES * 5
+    signature = corpus_bleu(HYPOTHESES, REFERENCES, tokenize="13a").signature
+    test = paired_bootstrap_bleu(HYPOTHESES * 5, WORSE * 5, references, tokenize="13a")
+    assert compare_bleu(HYPOTHESES * 5, WORSE * 5, references, metric=signature) == {"bleu": test}
+    good, bad = [counts(10, 9)] * 9, [AttachmentCounts(10, 8, 4)] * 9
+    assert compare_attachment(good, bad, punctuation="ptb") == {
+        name: paired_bootstrap_attachment(good, bad, labelled=labelled, punctuation="ptb")
+        for name, labelled in (("uas", False), ("las", True))
+    }

@@ -31,10 +31,6 @@ def recipe_of(folder: Path, pairs: list[tuple[str, str]], *overrides: str) -> Re
     return small_recipe(*overrides, task="translation", data=file_data("tsv", folder))
 
 
-def task_of(recipe: Recipe) -> Translation:
-    return Translation.fit(recipe)
-
-
 def gold_of(task: Translation, items: list[Any]) -> list[tuple[int, ...]]:
     return [task.example(item, i).target for i, item in enumerate(items)]
 
@@ -42,8 +38,8 @@ def gold_of(task: Translation, items: list[Any]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("kind", ["parallel", "tsv"])
 def test_files_of_the_generated_corpus_are_the_generated_corpus(tmp_path: Path, kind: str) -> None:
     write_files(tmp_path, 5, train=8, dev=4, test=3, types=200)
-    generated = task_of(small_recipe(task="translation", data=GENERATED))
-    task = task_of(small_recipe(task="translation", data=file_data(kind, tmp_path)))
+    generated = Translation.fit(small_recipe(task="translation", data=GENERATED))
+    task = Translation.fit(small_recipe(task="translation", data=file_data(kind, tmp_path)))
     assert (task.source, task.target) == (generated.source, generated.target)
     for split, size in (("train", 8), ("dev", 4), ("test", 3)):
         assert task.read(split) == generated.read(split)
@@ -52,15 +48,15 @@ def test_files_of_the_generated_corpus_are_the_generated_corpus(tmp_path: Path, 
 
 def test_the_columns_of_a_table_may_be_swapped(tmp_path: Path) -> None:
     write_files(tmp_path, 5, train=8, dev=4, test=3, types=200)
-    there = task_of(small_recipe(task="translation", data=file_data("tsv", tmp_path)))
+    there = Translation.fit(small_recipe(task="translation", data=file_data("tsv", tmp_path)))
     data = file_data("tsv", tmp_path, source_column=1, target_column=0)
-    back = task_of(small_recipe(task="translation", data=data))
+    back = Translation.fit(small_recipe(task="translation", data=data))
     assert (back.source, back.target) == (there.target, there.source)
     assert [i.source for i in back.read("dev").items] == [i.target for i in there.read("dev").items]
 
 
 def test_gold_ends_in_the_end_symbol_and_an_input_has_no_gold(tmp_path: Path) -> None:
-    task = task_of(recipe_of(tmp_path, [("a b", "x y z")]))
+    task = Translation.fit(recipe_of(tmp_path, [("a b", "x y z")]))
     (item,) = task.read("train").items
     example = task.example(item, 5)
     assert example.target == (*task.target.encode(["x", "y", "z"]), EOS)
@@ -79,13 +75,13 @@ def test_the_limit_is_a_multiple_of_the_source_and_some_more(
 ) -> None:
     """For three source words; 1.5 * 3 = 4.5 and 0.9 * 3 = 2.7 are rounded down."""
     settings = (f"decode.length_factor={factor}", f"decode.length_extra={extra}")
-    task = task_of(recipe_of(tmp_path, [("a b c", "x")], *settings))
+    task = Translation.fit(recipe_of(tmp_path, [("a b c", "x")], *settings))
     assert task.limit(task.example(task.item("a b c"), 0)) == limit
 
 
 def test_unknown_words_stay_unknown_in_outputs_and_never_in_references(tmp_path: Path) -> None:
     pairs = [("a a", "x x"), ("a b", "x y")]
-    task = task_of(recipe_of(tmp_path, pairs, "text.min_count=2"))
+    task = Translation.fit(recipe_of(tmp_path, pairs, "text.min_count=2"))
     item = task.read("dev").items[1]
     assert item.reference == "x y"
     assert gold_of(task, [item]) == [(task.target.index["x"], UNK, EOS)]
@@ -95,7 +91,7 @@ def test_unknown_words_stay_unknown_in_outputs_and_never_in_references(tmp_path:
 
 def test_tokenised_text_is_scored_as_it_is(tmp_path: Path) -> None:
     """`dog.` and `dog .` are two different texts to `tok:none`."""
-    task = task_of(recipe_of(tmp_path, [("d", "the big old dog ."), ("e", "the big old dog.")]))
+    task = Translation.fit(recipe_of(tmp_path, [("d", "the big old dog ."), ("e", "the big old dog.")]))
     items = task.read("dev").items
     perfect = task.score(items, gold_of(task, items))
     assert perfect.value == pytest.approx(100.0)
@@ -105,7 +101,7 @@ def test_tokenised_text_is_scored_as_it_is(tmp_path: Path) -> None:
 
 
 def test_raw_text_is_scored_detokenised_against_the_line_as_it_was(tmp_path: Path) -> None:
-    task = task_of(recipe_of(tmp_path, PAIRS, "text.tokenizer=moses"))
+    task = Translation.fit(recipe_of(tmp_path, PAIRS, "text.tokenizer=moses"))
     items = task.read("dev").items
     assert items[0].source == ("Der", "Hund", "schläft", ",", "glaube", "ich", ".")
     assert items[0].reference == PAIRS[0][1]
@@ -118,14 +114,14 @@ def test_raw_text_is_scored_detokenised_against_the_line_as_it_was(tmp_path: Pat
 
 def test_lower_case_outputs_are_compared_with_raw_references(tmp_path: Path) -> None:
     """The references of raw text keep their capitals, so that a model without them cannot be perfect."""
-    task = task_of(recipe_of(tmp_path, PAIRS, "text.tokenizer=moses", "text.lowercase=true"))
+    task = Translation.fit(recipe_of(tmp_path, PAIRS, "text.tokenizer=moses", "text.lowercase=true"))
     items = task.read("dev").items
     assert items[0].target[0] == "the"
     assert task.score(items, gold_of(task, items)).value < 100
 
 
 def test_pieces_of_words_join_to_the_line_they_were_cut_from(tmp_path: Path) -> None:
-    task = task_of(recipe_of(tmp_path, PAIRS, "text.subwords=60"))
+    task = Translation.fit(recipe_of(tmp_path, PAIRS, "text.subwords=60"))
     items = task.read("dev").items
     assert all(len(item.target) > len(target.split()) for item, (_, target) in zip(items, PAIRS, strict=True))
     gold = gold_of(task, items)
@@ -137,7 +133,7 @@ def test_pieces_of_words_join_to_the_line_they_were_cut_from(tmp_path: Path) -> 
 
 def test_half_the_words_have_a_length_ratio_of_a_half(tmp_path: Path) -> None:
     """Two references of four words, outputs of four and of none: 4 / 8."""
-    task = task_of(recipe_of(tmp_path, [("a", "x y z w"), ("b", "w z y x")]))
+    task = Translation.fit(recipe_of(tmp_path, [("a", "x y z w"), ("b", "w z y x")]))
     items = task.read("dev").items
     gold = gold_of(task, items)
     assert task.score(items, [gold[0], (EOS,)]).parts["length"] == 0.5
@@ -163,7 +159,7 @@ def test_pairs_left_out_of_training_are_counted_by_their_worse_side(tmp_path: Pa
 def test_a_task_comes_back_from_its_assets(tmp_path: Path, settings: tuple[str, ...]) -> None:
     """Without its training data: the file is gone."""
     recipe = recipe_of(tmp_path, PAIRS, *settings)
-    task = task_of(recipe)
+    task = Translation.fit(recipe)
     (tmp_path / "train.tsv").unlink()
     again = TASKS["translation"].load(recipe, task.assets)
     assert (again.source, again.target) == (task.source, task.target)
@@ -179,7 +175,7 @@ def test_a_task_comes_back_from_its_assets(tmp_path: Path, settings: tuple[str, 
 def test_a_side_that_is_not_named_is_an_error(tmp_path: Path) -> None:
     write_files(tmp_path, 5, train=8, dev=4, test=3, types=200)
     data = file_data("parallel", tmp_path, test_source=[], test_target=[])
-    task = task_of(small_recipe(task="translation", data=data))
+    task = Translation.fit(small_recipe(task="translation", data=data))
     with pytest.raises(DataError) as error:
         task.read("test")
     assert str(error.value) == "the recipe names no test_source files; data.test_source takes a list of paths"
