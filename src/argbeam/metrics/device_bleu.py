@@ -1,9 +1,7 @@
-"""Smoothed sentence BLEU of every violation's segment at once, on the device: the SB of the cost 1 - SB.
+"""Smoothed sentence BLEU on the device: of the segment of each violation (the SB of the cost 1 - SB), or of sentences.
 
-`sentence_bleu` is the same for whole sentences, which may differ in length from gold.
-
-Every shape follows from (B, T) alone and nothing is read back, so that a training step with this cost can be
-captured. Wiseman & Rush 2016, section 4.1 (the cost) and section 5.2 (its use in translation).
+Every shape follows from (B, T) alone and nothing is read back: a training step with this cost can be captured.
+Wiseman & Rush 2016, section 4.1 (the cost) and section 5.2 (its use in translation).
 """
 
 import torch
@@ -25,7 +23,7 @@ def segment_bleu(
     The segment of a violation at column t runs from the column after the previous violation to t:
     violation_BT = [F, T, F, F, T, F] has the segments [0, 1] and [2, 3, 4], and column 5 belongs to none.
     The value is sacreBLEU's sentence BLEU with smoothing "exp" and effective order: orders longer than the
-    segment do not count, and a segment without a common word has 0.
+    segment do not count, and a segment without a common token has 0.
     """
     correct_BTN, total_BTN = _segment_counts(rival_BT, gold_BT, violation_BT)
     orders_BT = (total_BTN > 0).sum(2)
@@ -43,21 +41,20 @@ def authors_segment_bleu(
 ) -> Float[Tensor, "B T"]:
     """Return the BLEU that the paper's authors' code computes for each violation, and 0 at all other columns.
 
-    It differs from `segment_bleu` in three ways. The segment starts one word earlier, with the gold word of
-    the last restart on both sides. The exponent is 1/4 however short the segment, so that absent orders count
-    as precision 1: exp(1/4 * sum of log p_n over n <= min(4, length)). A segment without a common word is
-    smoothed, not 0.
+    It differs from `segment_bleu` in three ways. The segment starts one token earlier, with the gold token of the last
+    restart on both sides. The exponent is 1/4 for short segments too: absent orders count as precision 1, as in
+    exp(1/4 * sum of log p_n over n <= min(4, length)). A segment without a common token is smoothed, not 0.
 
-    The authors' first segment starts with the start symbol, also on both sides: `start_symbol` counts it.
-    Their last step compares with gold less its last word, a slip not repeated here. Tokens are 0 or more.
+    The authors' first segment starts with the start symbol on both sides: `start_symbol` counts it. Their last step
+    compares with gold less its last token, a slip not repeated here. Token ids are 0 or more.
     """
     B, T = rival_BT.shape
-    # Segments that share a word are laid out apart: each violation puts the gold word it restarts from once
-    # more before the next segment, and slot 0 is the start symbol's. violation_BT = [F, T, F] sends the words
-    # to the slots [1, 2, 4], and gold's second word to slot 3 on both sides.
+    # Segments that share a token are laid out apart: each violation puts the gold token it restarts from once more
+    # before the next segment, and slot 0 is the start symbol's. violation_BT = [F, T, F] sends the tokens to the
+    # slots [1, 2, 4], and gold's second token to slot 3 on both sides.
     slot_BT = torch.arange(1, T + 1, device=rival_BT.device) + _segment_numbers(violation_BT)
     blank_BW = rival_BT.new_full((B, 2 * T + 1), -1)
-    # Where nothing restarts, the slot after a word is the next word's: words are scattered over the leads.
+    # Where nothing restarts, the slot after a token is the next token's: tokens are scattered over the leads.
     leads_BW = blank_BW.scatter(1, slot_BT + 1, gold_BT)
     violation_BW = torch.zeros_like(blank_BW, dtype=torch.bool).scatter(1, slot_BT, violation_BT)
     violation_BW[:, :1].fill_(not start_symbol)  # a violation in slot 0 cuts it off from the first segment
@@ -69,26 +66,26 @@ def authors_segment_bleu(
 
 
 def sentence_bleu(
-    words_XT: Int[Tensor, "X T"],
+    tokens_XT: Int[Tensor, "X T"],
     length_X: Int[Tensor, " X"],
     gold_XT: Int[Tensor, "X T"],
     gold_length_X: Int[Tensor, " X"],
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " X"]:
-    """Return the BLEU (0 to 1) of each row's first words against gold's first ones; tokens are 0 or more.
+    """The BLEU (0 to 1) of each row's first `length_X` tokens against gold's; token ids are 0 or more.
 
-    The value is sacreBLEU's sentence BLEU with smoothing "exp" and effective order, brevity penalty included. No words
-    at all, or none in common, have 0.
+    The value is sacreBLEU's sentence BLEU with smoothing "exp", effective order and brevity penalty. Without a common
+    token it is 0.
     """
-    position_T = torch.arange(words_XT.shape[1], device=words_XT.device)
-    # What lies behind the end equals nothing on the other side.
-    words_XT = words_XT.masked_fill(position_T >= length_X[:, None], -1)
+    position_T = torch.arange(tokens_XT.shape[1], device=tokens_XT.device)
+    # Tokens behind the end match nothing on the other side.
+    tokens_XT = tokens_XT.masked_fill(position_T >= length_X[:, None], -1)
     gold_XT = gold_XT.masked_fill(position_T >= gold_length_X[:, None], -2)
     # Without violations a row is one segment, and its counts stand in every column.
-    correct_XTN, _ = _segment_counts(words_XT, gold_XT, torch.zeros_like(words_XT, dtype=torch.bool))
+    correct_XTN, _ = _segment_counts(tokens_XT, gold_XT, torch.zeros_like(tokens_XT, dtype=torch.bool))
     correct_XN = correct_XTN[:, 0]
-    order_N = torch.arange(1, MAX_ORDER + 1, device=words_XT.device)
+    order_N = torch.arange(1, MAX_ORDER + 1, device=tokens_XT.device)
     total_XN = (length_X[:, None] + 1 - order_N).clamp(min=0)
     orders_X = (total_XN > 0).sum(1).clamp(min=1)
     mean_X = _log_precisions(correct_XN[:, None], total_XN[:, None], dtype)[:, 0].sum(1) / orders_X
@@ -107,15 +104,15 @@ def _segment_counts(
     segment_BT = _segment_numbers(violation_BT)
     same_BTT = segment_BT[:, :, None] == segment_BT[:, None, :]
     # Rows and columns stand for the n-gram that ends there: those at (i, j) are equal if the shorter ones at
-    # (i-1, j-1) and the words at (i, j) are.
-    equal_gold_BTT = word_gold_BTT = same_BTT & (rival_BT[:, :, None] == gold_BT[:, None, :])
-    earlier_BTT = word_rival_BTT = (same_BTT & (rival_BT[:, :, None] == rival_BT[:, None, :])).tril(-1)
+    # (i-1, j-1) and the tokens at (i, j) are.
+    equal_gold_BTT = token_gold_BTT = same_BTT & (rival_BT[:, :, None] == gold_BT[:, None, :])
+    earlier_BTT = token_rival_BTT = (same_BTT & (rival_BT[:, :, None] == rival_BT[:, None, :])).tril(-1)
     inside_BT = torch.ones_like(violation_BT)
     correct, total = [], []
     for order in range(1, MAX_ORDER + 1):
         if order > 1:
-            equal_gold_BTT = word_gold_BTT & _shift_diagonally(equal_gold_BTT)
-            earlier_BTT = word_rival_BTT & _shift_diagonally(earlier_BTT)
+            equal_gold_BTT = token_gold_BTT & _shift_diagonally(equal_gold_BTT)
+            earlier_BTT = token_rival_BTT & _shift_diagonally(earlier_BTT)
             # An n-gram lies inside its segment if the shorter one before it does and ends no segment.
             inside_BT = torch.nn.functional.pad((inside_BT & ~violation_BT)[:, :-1], (1, 0), value=False)
         match_BT = inside_BT & (earlier_BTT.sum(2) < equal_gold_BTT.sum(2))

@@ -1,4 +1,4 @@
-"""Paired bootstrap tests: whether one system is better than another."""
+"""Paired bootstrap tests of a difference between two systems."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,7 @@
-"""IWSLT 2014 prepared as for MIXER (Ranzato et al. 2016), whose data the paper used.
+"""IWSLT 2014 prepared as for MIXER (Ranzato et al. 2016), the data of the paper.
 
-Moses tokens; training pairs of 1 to 50 tokens a side, neither side more than 1.5 times the other; lower case; every
-23rd pair that is left goes to dev. The five TED sets together are the test set. Unlike there, nothing is
-escaped as XML.
+Moses tokens in lower case; training pairs of 1 to 50 tokens a side, neither side more than 1.5 times the other; every
+23rd of these pairs goes to dev. The five TED sets together are the test set. Unlike there, nothing is escaped as XML.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ _APOSTROPHE = {0x2019: "'"}
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokenised, lower-cased pairs by split, and how many training pairs cleaning left out."""
+    """Tokenised pairs by split, and the count of training pairs left out."""
 
     train: list[TextPair]
     dev: list[TextPair]
@@ -37,31 +36,24 @@ def prepared(root: Path) -> Prepared:
         raise DataError(
             f"{root}: no train.tags.{SOURCE}-{TARGET}.{SOURCE} there; IWSLT 2014 as distributed is expected"
         )
-    source, target = Moses(SOURCE), Moses(TARGET)
+    source, target = Moses(SOURCE, lower=True), Moses(TARGET, lower=True)
 
-    def tokens(pair: TextPair) -> tuple[list[str], list[str]]:
-        return source.tokenize(pair.source), target.tokenize(pair.target)
+    def tokenised(pair: TextPair, characters: dict[int, str]) -> TextPair:
+        sides = ((source, pair.source), (target, pair.target))
+        texts = [" ".join(moses.tokenize(side.translate(characters))) for moses, side in sides]
+        return replace(pair, source=texts[0], target=texts[1])
 
-    talks = read_talks(folder)
-    kept = [_joined(pair, *both) for pair in talks if fits(*(both := tokens(pair)))]
-    plain = (
-        replace(p, source=p.source.translate(_APOSTROPHE), target=p.target.translate(_APOSTROPHE))
-        for p in read_sets(folder)
-    )
+    talks = [tokenised(pair, {}) for pair in read_talks(folder)]
+    kept = [pair for pair in talks if fits(len(pair.source.split()), len(pair.target.split()))]
     return Prepared(
         train=[pair for number, pair in enumerate(kept, start=1) if number % _DEV_EVERY],
-        dev=[pair for number, pair in enumerate(kept, start=1) if not number % _DEV_EVERY],
-        test=[_joined(pair, *tokens(pair)) for pair in plain],
+        dev=kept[_DEV_EVERY - 1 :: _DEV_EVERY],
+        test=[tokenised(pair, _APOSTROPHE) for pair in read_sets(folder)],
         left_out=len(talks) - len(kept),
     )
 
 
-def fits(source: list[str], target: list[str]) -> bool:
-    """Whether cleaning keeps a training pair."""
-    shorter, longer = sorted((len(source), len(target)))
+def fits(source: int, target: int) -> bool:
+    """Whether a training pair of these lengths is used."""
+    shorter, longer = sorted((source, target))
     return shorter >= 1 and longer <= _LONGEST and longer <= _RATIO * shorter
-
-
-def _joined(pair: TextPair, source: list[str], target: list[str]) -> TextPair:
-    # Lower case comes last: Moses knows abbreviations by their capitals.
-    return replace(pair, source=" ".join(source).lower(), target=" ".join(target).lower())

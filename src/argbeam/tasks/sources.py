@@ -1,4 +1,4 @@
-"""The sentences, trees and sentence pairs of a split, whatever kind of data holds them."""
+"""Sentences, trees and sentence pairs of a split, one by one, for every kind of data."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -19,25 +19,25 @@ _GENERATED = Path("generated")
 
 
 def stream_trees(data: TreeData, split: str) -> Iterator[Tree]:
-    """The dependency trees of a split, one by one."""
+    """The dependency trees of a split."""
     if isinstance(data, settings.GeneratedData):
         return (
             Tree(s.words, s.tags, s.heads, s.labels, _GENERATED / split, line)
             for line, s in enumerate(_generated(data, split), 1)
         )
     flavour = Flavour.CONLLU if isinstance(data, settings.ConlluData) else Flavour.CONLLX
-    return read_conll(_files(data.root, getattr(data, split), split), flavour=flavour)
+    return read_conll(_files(data, split), flavour=flavour)
 
 
 def stream_sentences(data: SentenceData, split: str) -> Iterator[tuple[str, ...]]:
-    """The sentences of a split as words, one by one."""
+    """The sentences of a split as words."""
     if isinstance(data, settings.TextData):
-        return (tuple(s.text.split()) for s in read_text(_files(data.root, getattr(data, split), split)))
+        return (tuple(s.text.split()) for s in read_text(_files(data, split)))
     return (tree.words for tree in stream_trees(data, split))
 
 
 def stream_pairs(data: PairData, split: str) -> Iterator[TextPair]:
-    """The sentence pairs of a split as raw text, one by one."""
+    """The sentence pairs of a split as raw text."""
     if isinstance(data, settings.GeneratedData):
         return (
             TextPair(" ".join(s.words), " ".join(s.translation), _GENERATED / split, line)
@@ -47,12 +47,9 @@ def stream_pairs(data: PairData, split: str) -> Iterator[TextPair]:
         pairs: list[TextPair] = getattr(prepared(Path(data.root)), split)
         return iter(pairs)
     if isinstance(data, settings.TsvData):
-        paths = _files(data.root, getattr(data, split), split)
-        return read_tsv(paths, source_column=data.source_column, target_column=data.target_column)
-    return read_parallel(
-        _files(data.root, getattr(data, f"{split}_source"), f"{split}_source"),
-        _files(data.root, getattr(data, f"{split}_target"), f"{split}_target"),
-    )
+        columns = {"source_column": data.source_column, "target_column": data.target_column}
+        return read_tsv(_files(data, split), **columns)
+    return read_parallel(_files(data, f"{split}_source"), _files(data, f"{split}_target"))
 
 
 def named_files(data: settings.Data) -> list[tuple[str, Path]]:
@@ -63,10 +60,11 @@ def named_files(data: settings.Data) -> list[tuple[str, Path]]:
     return [(f"data.{key}", Path(data.root) / name) for key, names in lists.items() for name in names]
 
 
-def _files(root: str, names: Sequence[str], key: str) -> list[Path]:
+def _files(data: settings.FileData | settings.ParallelData, key: str) -> list[Path]:
+    names: Sequence[str] = getattr(data, key)
     if not names:
         raise DataError(f"the recipe names no {key} files; data.{key} takes a list of paths")
-    return [Path(root) / name for name in names]
+    return [Path(data.root) / name for name in names]
 
 
 def _generated(data: settings.GeneratedData, split: str) -> list[corpus.GeneratedSentence]:
