@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Json
 
+from argbeam.bench import BenchRow
 from argbeam.errors import ArgbeamError
 from argbeam.files import append_record
 from argbeam.reports.records import EvaluationRow, parse_json, read_rows
@@ -104,23 +105,12 @@ class TableResult:
 
 
 @dataclass(frozen=True)
-class TimedStep:
-    """The time of a system's step at a beam; decoding has no ratio."""
-
-    system: str
-    beam: int
-    ms: float
-    tokens_per_s: float
-    ratio: float | None
-
-
-@dataclass(frozen=True)
 class Timing:
     """Content of timing.json."""
 
     device: str
     shape: dict[str, int]
-    rows: list[TimedStep]
+    rows: list[BenchRow]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from argbeam.bench import BenchRow
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, write_atomic
 from argbeam.metrics.attachment import AttachmentCounts
@@ -331,12 +332,12 @@ def test_a_scoring_counts_for_its_own_table_only(tmp_path: Path) -> None:
 
 
 STEPS = [
-    {"system": "cross_entropy", "beam": 0, "tokens_per_s": 900.0, "ms": 2.0, "ratio": 1.0},
-    {"system": "bso", "beam": 2, "tokens_per_s": 300.0, "ms": 6.0, "ratio": 3.0},
-    {"system": "conbso", "beam": 2, "tokens_per_s": 450.0, "ms": 4.0, "ratio": 2.0},
-    {"system": "decode_last_score", "beam": 5, "tokens_per_s": 1.0, "ms": 4.0, "ratio": None},
+    BenchRow("cross_entropy", 0, 2.0, 0.1, 900.0, 1.0, 0.0, 0.0),
+    BenchRow("bso", 2, 6.0, 0.1, 300.0, 3.0, 0.0, 0.0),
+    BenchRow("conbso", 2, 4.0, 0.1, 450.0, 2.0, 0.0, 0.0),
+    BenchRow("decode_last_score", 5, 4.0, 0.1, 1.0, None, 0.0, 0.0),
 ]
-TIMING = json.dumps({"device": "cpu", "shape": {"batch": 2}, "rows": STEPS}).encode()
+TIMING = json.dumps({"device": "cpu", "shape": {"batch": 2}, "rows": [asdict(step) for step in STEPS]}).encode()
 
 
 def test_speeds_compare_by_their_ratios(tmp_path: Path) -> None:
