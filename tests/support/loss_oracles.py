@@ -14,7 +14,7 @@ from argbeam.data.vocabulary import BOS
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
-from oracles import Next, Score, Words, training_search
+from oracles import Next, Score, Words, columns_of, training_search
 
 Rescore = Callable[[Words], Float[Tensor, ""]]
 """A prefix's score with gradient."""
@@ -229,10 +229,7 @@ class CachedAttention(nn.Module):
     def scores(
         self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
-        scores_GRV = self.last(output_GRH)
-        if candidates_GC is None:
-            return scores_GRV
-        return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
+        return columns_of(self.last(output_GRH), candidates_GC)
 
 
 class TableModel(nn.Module):
@@ -270,10 +267,7 @@ class TableModel(nn.Module):
     def scores(
         self, output_GRH: Float[Tensor, "G R X"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
-        scores_GRV = output_GRH @ self.weight_XV
-        if candidates_GC is None:
-            return scores_GRV
-        return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
+        return columns_of(output_GRH @ self.weight_XV, candidates_GC)
 
     def gradients(self, loss: Float[Tensor, ""]) -> dict[tuple[Words, int], float]:
         """The entries (prefix, word) of the table that have a gradient."""

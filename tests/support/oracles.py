@@ -67,9 +67,7 @@ class ToyModel:
     def scores(
         self, output_GRH: Float[Tensor, "G R V"], candidates_GC: Int[Tensor, "G C"] | None = None
     ) -> Float[Tensor, "G R C"]:
-        if candidates_GC is None:
-            return output_GRH
-        return output_GRH.gather(2, candidates_GC[:, None].expand(-1, output_GRH.shape[1], -1))
+        return columns_of(output_GRH, candidates_GC)
 
     def score_of(self, sentence: int, prefix: Words, word: int) -> float:
         """The score of one word after one prefix."""
@@ -90,6 +88,13 @@ class ToyModel:
 
     def _score(self, high: Any, low: Any) -> Any:
         return self.scale * (2 * (high + low / _PRIME) / _PRIME - 1)
+
+
+def columns_of(scores_GRV: Float[Tensor, "G R V"], candidates_GC: Int[Tensor, "G C"] | None) -> Float[Tensor, "G R C"]:
+    """The scores of the candidates, or of the whole vocabulary."""
+    if candidates_GC is None:
+        return scores_GRV
+    return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
 
 
 def _mixed(key: Any, word: Any) -> Any:

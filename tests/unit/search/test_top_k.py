@@ -1,4 +1,4 @@
-"""The best words of long rows, found by blocks, against a selection over the whole row."""
+"""The best scores of long rows, found by blocks, against a selection over the whole row."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def assert_best(scores_BKC: Tensor, kept: int) -> None:
 
 @given(columns=columns, kept=kept, seed=st.integers(0, 2**31), rows=st.integers(1, 3))
 @settings(max_examples=100)
-def test_thebest_columns_are_those_of_the_whole_row(columns: int, kept: int, seed: int, rows: int) -> None:
+def test_the_best_columns_are_those_of_the_whole_row(columns: int, kept: int, seed: int, rows: int) -> None:
     scores_BKC = torch.randn(2, rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     assert_best(scores_BKC, kept)
     assert torch.equal(best_columns(scores_BKC, kept)[1], scores_BKC.topk(min(kept, columns), dim=2).indices)
@@ -38,15 +38,15 @@ def test_thebest_columns_are_those_of_the_whole_row(columns: int, kept: int, see
 
 @given(columns=columns, kept=kept, seed=st.integers(0, 2**31), values=st.integers(1, 4))
 @settings(max_examples=60)
-def test_among_equal_words_any_are_the_best_but_each_once(columns: int, kept: int, seed: int, values: int) -> None:
+def test_among_equal_scores_any_are_the_best_but_each_once(columns: int, kept: int, seed: int, values: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     assert_best(torch.randint(values, (1, 2, columns), generator=generator).double(), kept)
 
 
 @given(columns=columns, kept=kept, seed=st.integers(0, 2**31), valid=st.integers(0, 20))
 @settings(max_examples=60)
-def test_words_that_are_not_valid_come_last(columns: int, kept: int, seed: int, valid: int) -> None:
-    """A row may have fewer valid words than are kept, or none."""
+def test_tokens_that_are_not_valid_come_last(columns: int, kept: int, seed: int, valid: int) -> None:
+    """A row may have fewer valid tokens than are kept, or none."""
     generator = torch.Generator().manual_seed(seed)
     scores_BKC = torch.full((2, 2, columns), -torch.inf)
     for row in scores_BKC.flatten(0, 1)[:-1]:
@@ -55,7 +55,7 @@ def test_words_that_are_not_valid_come_last(columns: int, kept: int, seed: int, 
 
 
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, LIMIT - 1, LIMIT, LIMIT + 4])
-def test_the_best_word_is_found_wherever_it_stands(place: int) -> None:
+def test_the_best_score_is_found_wherever_it_stands(place: int) -> None:
     """Also in the remainder behind the last whole block: the row has five columns more than whole blocks."""
     scores_BKC = torch.zeros(1, 1, LIMIT + 5)
     scores_BKC[0, 0, place] = 1.0
