@@ -183,9 +183,9 @@ def _recipe(system: System, corpus: Corpus, seed: int, sets: Sequence[str]) -> t
     plain = load_recipe(path)
     # A corpus's overrides are for many recipes: those without a key in this recipe are skipped.
     over = [one for one in _for_stages(corpus.sets, plain) if _has_key(plain.model_dump(), one)]
-    applied = {one: _for_stages([one], plain) for one in sets}
-    over += [*system.sets, *(one for found in applied.values() for one in found), f"seed={seed}"]
-    return parse_recipe(plain.model_dump(), over, where=str(path)), {one for one, found in applied.items() if found}
+    over += [*system.sets, *_for_stages(sets, plain), f"seed={seed}"]
+    applied = {one for one in sets if _for_stages([one], plain)}
+    return parse_recipe(plain.model_dump(), over, where=str(path)), applied
 
 
 def _for_stages(sets: Sequence[str], recipe: Recipe) -> list[str]:
