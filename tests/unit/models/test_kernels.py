@@ -18,7 +18,7 @@ from argbeam.models import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence import attention_kernel as attention
 from argbeam.models.recurrence.kernel_steps import KernelSteps
-from argbeam.models.recurrence.steps import PlainSteps, TokenVectors
+from argbeam.models.recurrence.steps import CellBack, CellIn, PlainSteps, TokenVectors
 from argbeam.runtime import triton_guard as kernels
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
@@ -99,7 +99,7 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         {**fed, "tokens": tokens, "input_GI": weight_GI[:, hidden:]},
     ):
         for found, expected in zip(
-            KernelSteps.cell(**given, **inputs), PlainSteps.cell(**given, **inputs), strict=True
+            KernelSteps.cell(CellIn(**given, **inputs)), PlainSteps.cell(CellIn(**given, **inputs)), strict=True
         ):
             assert_close(found, expected)
     back: dict[str, Any] = {
@@ -116,8 +116,8 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         "weight_GX": draw(4 * hidden, 2 * hidden),
     }
     gates = [torch.empty(rows, 4 * hidden) for _ in range(2)]
-    found_grad = KernelSteps.cell_backward(**back, gates_out_NG=gates[0])
-    expected_grad = PlainSteps.cell_backward(**back, gates_out_NG=gates[1])
+    found_grad = KernelSteps.cell_backward(CellBack(**back, gates_out_NG=gates[0]))
+    expected_grad = PlainSteps.cell_backward(CellBack(**back, gates_out_NG=gates[1]))
     assert_close(gates[0], gates[1])
     assert_close(found_grad.c_NH, expected_grad.c_NH)
     assert_close(found_grad.before_NX, expected_grad.before_NX)

@@ -10,25 +10,13 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from argbeam.models.recurrence.steps import CellGrad, CellOut, TokenVectors
+from argbeam.models.recurrence.steps import CellBack, CellGrad, CellIn, CellOut
 from argbeam.runtime.triton_guard import products
 
 
-def cell(
-    *,
-    base_NG: Tensor,
-    h_NH: Tensor,
-    c_NH: Tensor,
-    recurrent_GH: Tensor,
-    fed_NA: Tensor | None = None,
-    fed_noise_BA: Tensor | None = None,
-    fed_moves: bool = True,
-    tokens: TokenVectors | None = None,
-    input_GI: Tensor | None = None,
-    rows_N: Tensor | None = None,
-) -> CellOut:
+def cell(given: CellIn) -> CellOut:
+    base_NG, h_NH, c_NH, recurrent_GH, rows_N, input_GI, tokens, fed_NA, fed_noise_BA, fed_moves = given
     count = rows_N.shape[0] if rows_N is not None else h_NH.shape[0]
     hidden = recurrent_GH.shape[1]
     # Tokens are often a column of a table, which a kernel cannot read.
@@ -133,21 +121,9 @@ def tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
-def cell_backward(
-    *,
-    grad_h_NH: Tensor,
-    grad_h_noise_BH: Tensor | None,
-    carried_h_NH: Tensor,
-    carried_c_NH: Tensor,
-    grad_c_NH: Tensor | None,
-    merged_B: Tensor | None,
-    gates_NG: Tensor,
-    c_NH: Tensor,
-    before_NH: Tensor,
-    rows_N: Tensor | None,
-    weight_GX: Tensor,
-    gates_out_NG: Tensor,
-) -> CellGrad:
+def cell_backward(given: CellBack) -> CellGrad:
+    grad_h_NH, carried_h_NH, carried_c_NH, gates_NG, c_NH, before_NH, weight_GX, gates_out_NG, *rest = given
+    rows_N, merged_B, grad_h_noise_BH, grad_c_NH = rest
     # The product is torch's own: fused, every block of its columns would do the gates again.
     count, hidden = c_NH.shape
     assert all(x is None or x.is_contiguous() for x in (grad_c_NH, merged_B, gates_NG, c_NH, rows_N, gates_out_NG))

@@ -17,7 +17,17 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from argbeam.models.recurrence.steps import Attended, DecoderState, Masks, PlainSteps, Steps, Weights, decoder_step
+from argbeam.models.recurrence.steps import (
+    Attended,
+    CellBack,
+    CellIn,
+    DecoderState,
+    Masks,
+    PlainSteps,
+    Steps,
+    Weights,
+    decoder_step,
+)
 from argbeam.runtime import triton_guard
 
 if triton_guard.INSTALLED:
@@ -76,7 +86,7 @@ class _Layer(Function):
         kept = []
         for t in range(len(base_TNG)):
             rows_N = None if restarts is None or t == 0 else restarts.rows_TN[t]
-            kept.append(steps.cell(base_NG=base_TNG[t], h_NH=h_NH, c_NH=c_NH, recurrent_GH=recurrent_GH, rows_N=rows_N))
+            kept.append(steps.cell(CellIn(base_TNG[t], h_NH, c_NH, recurrent_GH, rows_N)))
             h_NH, c_NH, _ = kept[-1]
         h_TNH, c_TNH, gates_TNG = _stacked(kept)
         ctx.restarts = restarts
@@ -93,9 +103,8 @@ class _Layer(Function):
         carried_h = carried_c = zero_NH = torch.zeros_like(h_TNH[0])
         grad_TNG = torch.empty_like(gates_TNG)
         for t in reversed(range(len(h_TNH))):
-            grad = steps.cell_backward(
+            given = CellBack(
                 grad_h_NH=grad_h_TNH[t],
-                grad_h_noise_BH=None,
                 carried_h_NH=carried_h,
                 carried_c_NH=carried_c,
                 grad_c_NH=grad_c_TNH[t],
@@ -107,6 +116,7 @@ class _Layer(Function):
                 weight_GX=recurrent_GH,
                 gates_out_NG=grad_TNG[t],
             )
+            grad = steps.cell_backward(given)
             carried_h, carried_c = grad.before_NX, grad.c_NH
         if h0 is None:
             return grad_TNG, grad_TNG[1:].flatten(0, 1).T @ h_TNH[:-1].flatten(0, 1), None, None, None
@@ -169,15 +179,9 @@ class _Pass(Function):
         state = DecoderState(h0, c0, output_NH)
         kept: list[tuple[Tensor, ...]] = []
         for t in range(len(base_TNG)):
-            out = decoder_step(
-                steps,
-                weights,
-                attended,
-                state,
-                base_NG=base_TNG[t],
-                noise=fixed.masks.at(t),
-                rows_N=None if restarts is None or t == 0 else restarts.rows_TN[t],
-            )
+            rows_N = None if restarts is None or t == 0 else restarts.rows_TN[t]
+            noise = fixed.masks.at(t)
+            out = decoder_step(steps, weights, attended, state, base_NG=base_TNG[t], noise=noise, rows_N=rows_N)
             state = DecoderState([cell.h_NH for cell in out.cells], [cell.c_NH for cell in out.cells], out.combined[1])
             kept.append((*(x for cell in out.cells for x in cell), out.context_NH, out.weight_NS, *out.combined))
         stacks = _stacked(kept)
@@ -214,12 +218,11 @@ class _Pass(Function):
             grad_both.append(both_NX)
             grad_h_NH = steps.attention_backward(both_NX, keys_BSH, memory_BSH, weight_TNS[t], grad_match_TNS[t])
             for i in reversed(range(layers)):
-                grad = steps.cell_backward(
+                given = CellBack(
                     grad_h_NH=grad_h_NH,
                     grad_h_noise_BH=noise[i + 1] if i + 1 < layers else None,
                     carried_h_NH=carried_h[i],
                     carried_c_NH=carried_c[i],
-                    grad_c_NH=None,
                     merged_B=merged_B,
                     gates_NG=gates_TNG[i][t],
                     c_NH=c_TNH[i][t],
@@ -228,27 +231,22 @@ class _Pass(Function):
                     weight_GX=weight_GX[i],
                     gates_out_NG=grad_gates[i][t],
                 )
+                grad = steps.cell_backward(given)
                 carried_c[i] = grad.c_NH
                 width = fed_w[i].shape[1]
                 grad_h_NH, carried_h[i] = grad.before_NX[:, :width], grad.before_NX[:, width:]
             carried_feed = grad_h_NH if fed_w[0].shape[1] else zero_NH
-        fed_grads, recurrent_grads, bias_grads = [], [], []
-        for i in range(layers):
-            gates_GX = grad_gates[i].flatten(0, 1).T
-            if i > 0:
-                fed_XH = masked(h_TNH[i - 1], fixed.masks.masks[i]).flatten(0, 1)
-            else:
-                fed_XH = _read(output_NH, output_TNH, restarts)[:, : fed_w[0].shape[1]]
-            fed_grads.append(gates_GX @ fed_XH)
-            recurrent_grads.append(gates_GX @ _read(h0[i], h_TNH[i], restarts))
-            bias_grads.append(None if i == 0 else gates_GX.sum(1))
+        gates_GX = [grad_TNG.flatten(0, 1).T for grad_TNG in grad_gates]
+        fed = [_read(output_NH, output_TNH, restarts)[:, : fed_w[0].shape[1]]]
+        fed += [masked(h_TNH[i], fixed.masks.masks[i + 1]).flatten(0, 1) for i in range(layers - 1)]
+        fed_grads = [grad_GX @ fed_XH for grad_GX, fed_XH in zip(gates_GX, fed, strict=True)]
+        recurrent_grads = [gates_GX[i] @ _read(h0[i], h_TNH[i], restarts) for i in range(layers)]
+        bias_grads = [None, *(grad_GX.sum(1) for grad_GX in gates_GX[1:])]
         total_HX = grad_total_TNH.flatten(0, 1).T
         combine_grad = torch.cat([total_HX @ x.flatten(0, 1) for x in (context_TNH, h_TNH[-1])], 1)
         context_grad_TNH = torch.stack(grad_both[::-1])[..., : output_NH.shape[1]]
-        match_BXS, weight_BXS, query_BXH, out_BXH = (
-            _by_sentence(x, len(keys_BSH)) for x in (grad_match_TNS, weight_TNS, h_TNH[-1], context_grad_TNH)
-        )
-        keys_grad, memory_grad = match_BXS.transpose(1, 2) @ query_BXH, weight_BXS.transpose(1, 2) @ out_BXH
+        keys_grad = _memory_gradient(grad_match_TNS, h_TNH[-1], keys_BSH)
+        memory_grad = _memory_gradient(weight_TNS, context_grad_TNH, memory_BSH)
         return (
             None, grad_gates[0], carried_feed, keys_grad, memory_grad, combine_grad,
             *carried_h, *carried_c, *fed_grads, *recurrent_grads, *bias_grads,
@@ -275,7 +273,11 @@ def _read(first_NH: Tensor, then_TNH: Tensor, restarts: Restarts | None) -> Tens
     return read_TNH.flatten(0, 1).index_select(0, (start_T1 + restarts.rows_TN).flatten())
 
 
-def _by_sentence(x_TNW: Tensor, sentences: int) -> Tensor:
-    """(T, B * L, W) as (B, T * L, W)."""
-    steps, _, width = x_TNW.shape
-    return x_TNW.reshape(steps, sentences, -1, width).transpose(0, 1).reshape(sentences, -1, width)
+def _memory_gradient(weight_TNS: Tensor, x_TNH: Tensor, memory_BSH: Tensor) -> Tensor:
+    """The sum over all steps and rows of a sentence of weight' x."""
+    steps, sentences = len(x_TNH), len(memory_BSH)
+    weight_BXS, x_BXH = (
+        part.reshape(steps, sentences, -1, part.shape[2]).transpose(0, 1).reshape(sentences, -1, part.shape[2])
+        for part in (weight_TNS, x_TNH)
+    )
+    return weight_BXS.transpose(1, 2) @ x_BXH

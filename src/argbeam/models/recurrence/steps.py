@@ -91,12 +91,52 @@ class TokenVectors(NamedTuple):
     table_VE: Tensor
 
 
+class CellIn(NamedTuple):
+    """Input of a cell. `base_NG` is a bias, or the gates' share of inputs that are known before the step.
+
+    With `rows_N` row n reads the state of row `rows_N[n]`, and what is fed too if it `fed_moves` with the state.
+    """
+
+    base_NG: Tensor
+    h_NH: Tensor
+    c_NH: Tensor
+    recurrent_GH: Tensor
+    rows_N: Tensor | None = None
+    input_GI: Tensor | None = None
+    tokens: TokenVectors | None = None
+    fed_NA: Tensor | None = None
+    fed_noise_BA: Tensor | None = None
+    fed_moves: bool = True
+
+
 class CellOut(NamedTuple):
     """h, c, and i, f, g, o side by side."""
 
     h_NH: Tensor
     c_NH: Tensor
     gates_NG: Tensor
+
+
+class CellBack(NamedTuple):
+    """What a cell's gradient is made from. `carried_*` are gradients from the step after. Where `merged_B` is true,
+    both rows of a pair were read from the first one there, which gets the gradient of both.
+
+    `before_NH` is c before the step, read through `rows_N`; `weight_GX` is [Wi, Wr] without the columns of token
+    vectors. The gradient of the gates is written to `gates_out_NG`.
+    """
+
+    grad_h_NH: Tensor
+    carried_h_NH: Tensor
+    carried_c_NH: Tensor
+    gates_NG: Tensor
+    c_NH: Tensor
+    before_NH: Tensor
+    weight_GX: Tensor
+    gates_out_NG: Tensor
+    rows_N: Tensor | None = None
+    merged_B: Tensor | None = None
+    grad_h_noise_BH: Tensor | None = None
+    grad_c_NH: Tensor | None = None
 
 
 class CellGrad(NamedTuple):
@@ -143,20 +183,9 @@ def decoder_step(
     x_NA = before.output_NH if fed else None
     cells: list[CellOut] = []
     for i, recurrent_GH in enumerate(weights.recurrent):
-        cells.append(
-            steps.cell(
-                base_NG=weights.bias[i] if i else base_NG,
-                h_NH=before.h[i],
-                c_NH=before.c[i],
-                recurrent_GH=recurrent_GH,
-                fed_NA=x_NA,
-                fed_noise_BA=noise[i],
-                fed_moves=i == 0,
-                tokens=None if i else tokens,
-                input_GI=weights.inputs[i],
-                rows_N=rows_N,
-            )
-        )
+        given = CellIn(weights.bias[i] if i else base_NG, before.h[i], before.c[i], recurrent_GH, rows_N)
+        given = given._replace(input_GI=weights.inputs[i], fed_NA=x_NA, fed_noise_BA=noise[i], fed_moves=i == 0)
+        cells.append(steps.cell(given if i else given._replace(tokens=tokens)))
         x_NA = h_NH = cells[-1].h_NH
     query_NH = h_NH
     if places is not None:  # attention takes as many rows of each sentence
@@ -171,47 +200,11 @@ def decoder_step(
 class Steps(Protocol):
     """One version of the parts: `PlainSteps` runs anywhere, `KernelSteps` where `triton_guard` says so."""
 
-    def cell(
-        self,
-        *,
-        base_NG: Tensor,
-        h_NH: Tensor,
-        c_NH: Tensor,
-        recurrent_GH: Tensor,
-        fed_NA: Tensor | None = None,
-        fed_noise_BA: Tensor | None = None,
-        fed_moves: bool = True,
-        tokens: TokenVectors | None = None,
-        input_GI: Tensor | None = None,
-        rows_N: Tensor | None = None,
-    ) -> CellOut:
-        """`base_NG` is a bias, or the gates' share of inputs that are known before the step.
+    def cell(self, given: CellIn) -> CellOut:
+        """gates, c and h."""
 
-        With `rows_N` row n reads the state of row `rows_N[n]`, and what is fed too if it `fed_moves` with the state.
-        """
-
-    def cell_backward(
-        self,
-        *,
-        grad_h_NH: Tensor,
-        grad_h_noise_BH: Tensor | None,
-        carried_h_NH: Tensor,
-        carried_c_NH: Tensor,
-        grad_c_NH: Tensor | None,
-        merged_B: Tensor | None,
-        gates_NG: Tensor,
-        c_NH: Tensor,
-        before_NH: Tensor,
-        rows_N: Tensor | None,
-        weight_GX: Tensor,
-        gates_out_NG: Tensor,
-    ) -> CellGrad:
-        """`carried_*` are gradients from the step after. Where `merged_B` is true, both rows of a pair were
-        read from the first one there, which gets the gradient of both.
-
-        `before_NH` is c before the step, read through `rows_N`; `weight_GX` is [Wi, Wr] without the columns of token
-        vectors. The gradient of the gates is written to `gates_out_NG`.
-        """
+    def cell_backward(self, given: CellBack) -> CellGrad:
+        """The gradient of `cell`."""
 
     def attention(
         self, query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor
@@ -245,19 +238,8 @@ class PlainSteps:
     """The parts in plain torch."""
 
     @staticmethod
-    def cell(
-        *,
-        base_NG: Tensor,
-        h_NH: Tensor,
-        c_NH: Tensor,
-        recurrent_GH: Tensor,
-        fed_NA: Tensor | None = None,
-        fed_noise_BA: Tensor | None = None,
-        fed_moves: bool = True,
-        tokens: TokenVectors | None = None,
-        input_GI: Tensor | None = None,
-        rows_N: Tensor | None = None,
-    ) -> CellOut:
+    def cell(given: CellIn) -> CellOut:
+        base_NG, h_NH, c_NH, recurrent_GH, rows_N, input_GI, tokens, fed_NA, fed_noise_BA, fed_moves = given
         if rows_N is not None:
             h_NH, c_NH = h_NH.index_select(0, rows_N), c_NH.index_select(0, rows_N)
             if fed_NA is not None and fed_moves:
@@ -276,21 +258,9 @@ class PlainSteps:
         return CellOut(out_NH * c_NH.tanh(), c_NH, gates_NG)
 
     @staticmethod
-    def cell_backward(
-        *,
-        grad_h_NH: Tensor,
-        grad_h_noise_BH: Tensor | None,
-        carried_h_NH: Tensor,
-        carried_c_NH: Tensor,
-        grad_c_NH: Tensor | None,
-        merged_B: Tensor | None,
-        gates_NG: Tensor,
-        c_NH: Tensor,
-        before_NH: Tensor,
-        rows_N: Tensor | None,
-        weight_GX: Tensor,
-        gates_out_NG: Tensor,
-    ) -> CellGrad:
+    def cell_backward(given: CellBack) -> CellGrad:
+        grad_h_NH, carried_h_NH, carried_c_NH, gates_NG, c_NH, before_NH, weight_GX, gates_out_NG, *rest = given
+        rows_N, merged_B, grad_h_noise_BH, grad_c_NH = rest
         d_h = with_noise(grad_h_NH, grad_h_noise_BH) + _merged(carried_h_NH, merged_B)
         d_c = _merged(carried_c_NH, merged_B)
         if grad_c_NH is not None:
