@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS
 from argbeam.decoding.evaluate import perplexity
-from argbeam.losses.replay import replay, score
+from argbeam.losses.replay import replay, score, unroll
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model
 from argbeam.models.lstm_decoder import LstmDecoder
@@ -59,9 +60,11 @@ def conv_model(
     return model
 
 
-def lstm_model(*, layers: int = 1, hidden: int = 5, dropout: float = 0.0, seed: int = 1) -> LstmSeq2Seq:
+def lstm_model(
+    *, layers: int = 1, hidden: int = 5, dropout: float = 0.0, seed: int = 1, input_feeding: bool = True
+) -> LstmSeq2Seq:
     sizes = {"source_vocabulary": 9, "target_vocabulary": 8, "layers": layers, "hidden": hidden, "embedding": 4}
-    model = LstmSeq2Seq(**sizes, dropout=dropout).double()
+    model = LstmSeq2Seq(**sizes, dropout=dropout, input_feeding=input_feeding).double()
     model.initialise(bound=0.8, generator=torch.Generator().manual_seed(seed))
     return model
 
@@ -132,25 +135,25 @@ def naive_conv(model: ConvSeq2Seq, source: Sequence[int], words: Sequence[int]) 
     return found
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_the_language_model_is_the_one_written_out(layers: int) -> None:
-    model, batch = language_model(layers=layers), batch_of()
-    with torch.no_grad():
-        scores_BTV = score(model, model.encode(batch, None), batch.target_BT)
-        for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-            expected_TV = torch.stack(naive_language_model(model, source, target))
-            torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
+WRITTEN_OUT: dict[str, tuple[Made, Callable[..., list[Tensor]]]] = {
+    "lstm_lm": (language_model, naive_language_model),
+    **{
+        f"conv {window} {positions}": (partial(conv_model, window=window, positions=positions), naive_conv)
+        for window, positions in [(1, 1), (3, 3), (5, 9), (7, 2)]
+    },
+}
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize(("window", "positions"), [(1, 1), (3, 3), (5, 9), (7, 2)])
-def test_the_convolutional_model_is_the_one_written_out(layers: int, window: int, positions: int) -> None:
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_the_model_is_the_one_written_out(layers: int, name: str) -> None:
     """Windows from one word to more than the sentence has, and vectors for fewer positions than words and for more."""
-    model, batch = conv_model(layers=layers, window=window, positions=positions), batch_of()
+    make, naive = WRITTEN_OUT[name]
+    model, batch = make(layers=layers), batch_of()
     with torch.no_grad():
         scores_BTV = score(model, model.encode(batch, None), batch.target_BT)
         for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-            expected_TV = torch.stack(naive_conv(model, source, target))
+            expected_TV = torch.stack(naive(model, source, target))
             torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
 
 
@@ -214,33 +217,39 @@ def test_neither_neighbours_nor_padding_change_a_sentence(make: Made, dropout: f
             torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("make", [language_model, conv_model], ids=["lstm_lm", "conv"])
+@every_model
 def test_gradients_are_the_numerical_ones(make: Made) -> None:
-    """Of the sum of squared scores with dropout, for every parameter."""
+    """Of the sum of squared scores with dropout, for every parameter, along random directions."""
     model = make(layers=2, hidden=3, dropout=0.4)
     batch = batch_of([[4, 5, 6, 5], [6]], [[4, 5], [6, 7]])
     noise = Noise(1, torch.tensor(0), batch.sentence_B)
-    parameters = list(model.parameters())
 
-    def loss(*values: Tensor) -> Tensor:
-        with torch.no_grad():
-            for parameter, value in zip(parameters, values, strict=True):
-                parameter.copy_(value)
+    def loss(*_: Tensor) -> Tensor:
         return score(model, model.encode(batch, noise), batch.target_BT).square().sum()
 
-    start = [p.detach().clone() for p in parameters]
-    found = torch.autograd.grad(loss(*start), parameters)
-    generator = torch.Generator().manual_seed(7)
-    for k, parameter in enumerate(parameters):
-        for _ in range(4):
-            place = int(torch.randint(parameter.numel(), (), generator=generator))
-            sides = []
-            for sign in (1, -1):
-                moved = [value.clone() for value in start]
-                moved[k].view(-1)[place] += sign * 1e-5
-                sides.append(loss(*moved).item())
-            numerical = (sides[0] - sides[1]) / 2e-5
-            assert found[k].flatten()[place].item() == pytest.approx(numerical, rel=1e-5, abs=1e-6)
+    assert torch.autograd.gradcheck(loss, tuple(model.parameters()), fast_mode=True)
+
+
+@pytest.mark.parametrize("make", [lstm_model, partial(lstm_model, input_feeding=False), language_model])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_pass_gives_the_outputs_and_gradients_of_its_steps(make: Made, pairs: bool) -> None:
+    """With dropout, and with restarts of every second row; the first two tokens are stepped before."""
+    model, batch = make(layers=2, dropout=0.4), batch_of(targets=[[4, 5, 6, 7, 4, 5]] * 3)
+    generator = torch.Generator().manual_seed(2)
+    read_TN = torch.randint(4, 8, (6, 6), generator=generator)
+    restarted_TB = torch.cat([torch.zeros(1, 3), torch.rand(3, 3, generator=generator)]) > 0.5 if pairs else None
+    stepped = SimpleNamespace(encode=model.encode, step=model.step, output=model.output, scores=model.scores)
+    found = []
+    for one in (model, stepped):
+        state = one.encode(batch, Noise(1, torch.tensor(0), batch.sentence_B)).repeated(2)
+        for read_N in read_TN[:2]:
+            state = one.step(state, read_N)
+        outputs_TNH = unroll(one, state, read_TN[2:], restarted_TB)
+        weight_TNH = torch.linspace(-1, 1, outputs_TNH.numel(), dtype=torch.float64).view_as(outputs_TNH)
+        total = (outputs_TNH * weight_TNH).sum()
+        found.append([outputs_TNH, *torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])
+    for at_once, step_by_step in zip(*found, strict=True):
+        torch.testing.assert_close(at_once, step_by_step, rtol=0, atol=1e-12)
 
 
 @every_model

@@ -135,36 +135,6 @@ def test_candidate_scores_are_columns_of_all_scores(rows: int, candidates: list[
         torch.testing.assert_close(chosen_GRC[g], whole_GRV[g][:, words], rtol=0, atol=1e-12)
 
 
-def test_gradients_are_the_numerical_ones() -> None:
-    """Of the sum of squared scores with dropout, for every parameter."""
-    model = model_of(layers=2, hidden=3, embedding=2, dropout=0.4)
-    batch = batch_of([[4, 5], [6]], [[4, 5], [6, 7]])
-    noise = Noise(1, torch.tensor(0), batch.sentence_B)
-    names = [name for name, _ in model.named_parameters()]
-
-    def loss(*values: Tensor) -> Tensor:
-        def run(module: LstmSeq2Seq) -> Tensor:
-            return score(module, module.encode(batch, noise), batch.target_BT).square().sum()
-
-        return torch.func.functional_call(
-            _Wrapped(model, run), {f"model.{n}": v for n, v in zip(names, values, strict=True)}, ()
-        )
-
-    values = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    assert torch.autograd.gradcheck(loss, values)
-
-
-class _Wrapped(nn.Module):
-    """functional_call replaces parameters during `forward` only: this makes a function of the model a forward."""
-
-    def __init__(self, model: LstmSeq2Seq, run: object) -> None:
-        super().__init__()
-        self.model, self.run = model, run
-
-    def forward(self) -> Tensor:
-        return self.run(self.model)
-
-
 def test_dropout_is_drawn_with_noise_only_and_masks_the_output() -> None:
     """A rate of 0.5: about half of the outputs are 0, the others are twice what they were in the last layer."""
     model = model_of(layers=1, hidden=40, dropout=0.5, input_feeding=False)
