@@ -1,4 +1,11 @@
-"""The paper's model: LSTM encoder and decoder, global attention ("general") and input feeding (Luong et al. 2015)."""
+"""The paper's model: LSTM encoder and decoder with attention and input feeding (Luong et al. 2015).
+
+m_j, h_0 = LSTM(x_1 ... x_S)             one state per source token; the decoder starts from the last ones
+h_t = LSTM([y_{t-1}; o_{t-1}], h_{t-1})  o is fed back with the next token (input feeding), o_0 is zero
+alpha_j ~ exp(h_t' W m_j)                "general" attention; W m_j is computed once
+a_t = sum of alpha_j m_j
+o_t = tanh(W_c [a_t; h_t])               the output layer reads o_t
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -137,11 +144,7 @@ class AttentionDecoder(nn.Module):
         return decoder_pass(base_TNG, before, weights, attended, masks.since(state.time), Restarts.of(restarted_TB))
 
     def step(
-        self,
-        state: State,
-        tokens_N: Int[Tensor, " N"],
-        rows_N: Int[Tensor, " N"] | None,
-        places: Places | None,
+        self, state: State, tokens_N: Int[Tensor, " N"], rows_N: Int[Tensor, " N"] | None, places: Places | None
     ) -> State:
         """The state after one more token, without gradient; the state before is read through `rows_N`."""
         weights, shared = self._weights(self.inputs[0].weight), state.sentence  # type: ignore[arg-type]

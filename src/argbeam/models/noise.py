@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Noise:
-    """Dropout masks, and the numbers that words are drawn by, from (seed, update, sentence) and nothing else.
+    """Dropout masks, and uniform numbers to draw tokens by, from (seed, update, sentence) and nothing else.
 
     A sentence gets the same noise whatever its batch neighbours, the padding, the number of processes or the device,
     and the search sees the same network as the replay that is trained. The generator is a counter put through a 32-bit

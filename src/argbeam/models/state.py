@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class State:
-    """A model's state: `hypothesis` holds tensors (N, ...), `time` counts the words read.
+    """A model's state: `hypothesis` holds tensors (N, ...), `time` counts the tokens read.
 
     `sentence` holds what all rows of a sentence share, mostly tensors (B, ...); the search never looks into it.
     """

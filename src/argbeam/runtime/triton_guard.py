@@ -1,6 +1,6 @@
-"""Triton kernels: each does in one launch what its plain torch twin does in many, with the same numbers.
+"""Whether Triton kernels can run. Each does in one launch what its plain torch version does in many.
 
-Modules with kernels import Triton; nothing else does, and nothing imports them where there is no Triton.
+Only modules with kernels import Triton, and they are imported only where it is installed.
 """
 
 import importlib.util
@@ -17,18 +17,18 @@ _WANTED = os.environ.get("ARGBEAM_KERNELS", "1") != "0"
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether kernels can take these tensors: float32 or whole numbers on a CUDA device, Triton there to compile."""
+    """Whether kernels can take these tensors: float32 or integers on the current CUDA device, and Triton installed."""
     return INSTALLED and _WANTED and all(t.is_cuda and t.dtype in _DTYPES and _reached(t.device) for t in tensors)
 
 
 def _reached(device: torch.device) -> bool:
-    """Whether a launch goes to this device, which is the current one, and finds one that is recent enough."""
+    """Whether this is the current device, to which kernels are launched, and recent enough."""
     return device.index == torch.cuda.current_device() and _recent(device)
 
 
 @cache
 def _recent(device: torch.device) -> bool:
-    """Whether a device has the shared memory that kernels count on: Ampere (2020) or later."""
+    """Whether a device has the shared memory that kernels need: Ampere (2020) or later."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 

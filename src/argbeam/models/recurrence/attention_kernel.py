@@ -1,4 +1,4 @@
-"""Attention and the output vector, one launch each and each way.
+"""Kernels of attention and of the output vector, forward and backward (see `Steps`).
 
 The rows of a sentence share its memory: a program of the attention kernels reads it once for all of them.
 """

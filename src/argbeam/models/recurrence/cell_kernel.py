@@ -1,8 +1,7 @@
-"""An LSTM cell with its products, one launch each way.
+"""Kernels of an LSTM cell with its products, forward and backward (see `Steps`).
 
-Forward: gates = base + embedding[token] We' + fed Wf' + h Wr', then the cell. Backward: what reaches the gates, and
-from there the fed input and the state before. Rows may be read from other places than their own (`rows`): a beam search
-moves hypotheses about, and a replay restarts a rival from gold.
+The backward kernel ends at the gates: from there one product gives the gradient of what is fed and of h before. Rows
+may read the state of other rows: a beam search moves hypotheses, and a replay restarts a rival from gold.
 """
 
 from typing import Any
