@@ -1,6 +1,6 @@
 """Processes that train are killed at any moment; what they leave leads to the same weights.
 
-`ARGBEAM_KILLS=50 pytest -s tests/test_kill.py` kills more often; docs/reliability.md has its counts.
+`ARGBEAM_KILLS=50 pytest -s tests/system/test_kill.py` kills more often; docs/reliability.md has its counts.
 """
 
 import multiprocessing
