@@ -22,6 +22,7 @@ from argbeam.settings.recipe_files import (
     parse_recipe,
     recipe_from_json,
     recipe_to_json,
+    recipe_to_toml,
 )
 
 TEXT = """
@@ -152,150 +153,93 @@ def test_overrides_take_lists_tables_and_whole_stages_and_the_last_one_wins() ->
     assert recipe.seed == 3
 
 
-MESSAGES = [
-    ("model.hiden=3", "--set: unknown key model.hiden; did you mean model.hidden?"),
-    (
-        "batch.zzz=3",
-        "--set: unknown key batch.zzz; accepted: size, round_source, round_target",
-    ),
-    (
-        "stages.bso.loss.train_beem=3",
-        "--set: unknown key stages.bso.loss.train_beem; did you mean stages.bso.loss.train_beam?",
-    ),
-    (
-        'stages={"a b" = {}}',
-        '--set: stages.a b = "a b": a stage\'s name has letters, digits, - and _ only (and 3 more)',
-    ),
-    ("stages.bsoo.epochs=3", "--set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean stages.bso?"),
-    ("stages.zzz.epochs=3", "--set stages.zzz.epochs=3: unknown key stages.zzz; accepted: pretrain, bso"),
-    ("stages={}", "--set: stages is empty: at least one is needed"),
-    ("stages=3", "--set: stages = 3: found a whole number, accepted: a table"),
-    ("stages.bso=3", "--set: stages.bso = 3: found a whole number, accepted: a table"),
-    ("model.dropout=1.5", "--set: model.dropout = 1.5: must be at least 0 and less than 1"),
-    ("model.dropout=nan", "--set: model.dropout = NaN: must be a finite number"),
-    ("model.vectors_scale=0", "--set: model.vectors_scale = 0: must be more than 0"),
-    (
-        "model.hidden=big",
-        '--set: model.hidden = "big": found a string, accepted: a whole number at least 1 and at most 1000000',
-    ),
-    (
-        "model.hidden=2.0",
-        "--set: model.hidden = 2.0: found a number, accepted: a whole number at least 1 and at most 1000000",
-    ),
-    (
-        "model.hidden=true",
-        "--set: model.hidden = true: found true or false, accepted: a whole number at least 1 and at most 1000000",
-    ),
-    (
-        "model.init=true",
-        "--set: model.init = true: found true or false, accepted: a number at least 0 and at most 1000",
-    ),
-    (
-        "model.input_feeding=1",
-        "--set: model.input_feeding = 1: found a whole number, accepted: true or false",
-    ),
-    ("model=[]", "--set: model = [...]: found a list, accepted: a table"),
-    ("model.vectors=3", "--set: model.vectors = 3: found a whole number, accepted: a string"),
-    ("model=3", "--set: model = 3: found a whole number, accepted: a table"),
-    ("model.kind=transformer", '--set: model.kind = "transformer": must be one of lstm, lstm_lm, conv'),
-    ("model.kind=lstm_ml", '--set: model.kind = "lstm_ml": must be one of lstm, lstm_lm, conv; did you mean lstm_lm?'),
-    (
-        "model={kind='lstm_lm', input_feeding=true}",
-        "--set: unknown key model.input_feeding; accepted: layers, hidden, "
-        "embedding, dropout, init, vectors, vectors_scale, kind",
-    ),
-    (
-        "model={kind='conv', window=4}",
-        "--set: model.window = 4: must be odd: as many words to the left as to the right",
-    ),
-    (
-        "runtime.device=cude",
-        '--set: runtime.device = "cude": must be one of cpu, cuda, auto; did you mean cuda?',
-    ),
-    (
-        "runtime.device=gpu",
-        '--set: runtime.device = "gpu": must be one of cpu, cuda, auto; did you mean cuda?',
-    ),
-    ("runtime.device=3", "--set: runtime.device = 3: must be one of cpu, cuda, auto"),
-    (
-        "task.kind=parsin",
-        '--set: task.kind = "parsin": must be one of word_ordering, parsing, translation; did you mean parsing?',
-    ),
-    ("task.kind=[1]", "--set: task.kind = [...]: must be one of word_ordering, parsing, translation"),
-    ("task={}", '--set: missing key task.kind, one of "word_ordering", "parsing", "translation"'),
-    ("task=3", "--set: task = 3: found a whole number, accepted: a table"),
-    ("name=' '", '--set: name = " ": must be a printable name, not empty'),
-    (r'name="a\nb"', r'--set: name = "a\nb": must be a printable name, not empty'),
-    ("seed=-1", "--set: seed = -1: must be at least 0 and less than 9223372036854775808"),
-    (
-        "stages.bso.loss.start_beam=7",
-        "x.toml: stages.bso.loss: start_beam = 7 is more than train_beam = 6; it must not be",
-    ),
-    ("text.min_length=61", "x.toml: text: min_length = 61 is more than max_length = 60; nothing fits"),
-    ("text.subwords=8000", "x.toml: text.subwords = 8000: only for translation; 0 for word_ordering"),
-    ("decode.length_power=-1", '--set: decode.length_power = -1: must be a number at least 0, or "dev"'),
-    ("decode.length_power=test", '--set: decode.length_power = "test": must be a number at least 0, or "dev"'),
-    ("decode.length_power=nan", '--set: decode.length_power = NaN: must be a number at least 0, or "dev"'),
-    (
-        "decode.length_power=dev",
-        'x.toml: decode.length_power = "dev": only for models that sum log-probabilities; must be 0 after bso, '
-        "the loss of stages.bso",
-    ),
-    (
-        "decode.length_power=1",
-        "x.toml: decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 after bso, "
-        "the loss of stages.bso",
-    ),
-    (
-        "data={kind='tsv', train=['a'], dev=['b']}",
-        'x.toml: data.kind = "tsv": not for word_ordering; one of generated, text, conllu, conllx',
-    ),
-    (
-        "data={kind='text', train=['a', 3], dev=['b']}",
-        "--set: data.train[1] = 3: found a whole number, accepted: a string",
-    ),
-    (
-        "data={kind='text', train='a', dev=['b']}",
-        '--set: data.train = "a": found a string, accepted: a list of strings',
-    ),
-    ("data={kind='text', train=[], dev=['b']}", "--set: data.train is empty: at least one is needed"),
-    (
-        "data={kind='text', train=['a'], dev=['']}",
-        '--set: data.dev[0] = "": must be a path, not empty and without NUL',
-    ),
-    ("data={kind='text', train=['a']}", "--set: missing key data.dev, a list of strings"),
-    ("model.hidden", "--set model.hidden: accepted: key=value, such as model.hidden=512"),
-    ("model..hidden=3", "--set model..hidden=3: accepted: key=value, such as model.hidden=512"),
-    ("name=[1", "--set name=[1: the value is neither TOML nor a bare word"),
-    ("name=", "--set name=: the value is neither TOML nor a bare word"),
-    ("seed=3\nb=4", r'--set "seed=3\nb=4": one value is accepted, found 2'),
-    ("name.x=3", "--set name.x=3: name is a string, accepted: a table"),
-]
+# An override and its error, one case a line.
+MESSAGES = r"""
+model.hiden=3 => --set: unknown key model.hiden; did you mean model.hidden?
+batch.zzz=3 => --set: unknown key batch.zzz; accepted: size, round_source, round_target
+stages.bso.loss.train_beem=3 => --set: unknown key stages.bso.loss.train_beem; did you mean stages.bso.loss.train_beam?
+stages={"a b" = {}} => --set: stages.a b = "a b": a stage's name has letters, digits, - and _ only (and 3 more)
+stages.bsoo.epochs=3 => --set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean stages.bso?
+stages.zzz.epochs=3 => --set stages.zzz.epochs=3: unknown key stages.zzz; accepted: pretrain, bso
+stages={} => --set: stages is empty: at least one is needed
+stages=3 => --set: stages = 3: found a whole number, accepted: a table
+stages.bso=3 => --set: stages.bso = 3: found a whole number, accepted: a table
+model.dropout=1.5 => --set: model.dropout = 1.5: must be at least 0 and less than 1
+model.dropout=nan => --set: model.dropout = NaN: must be a finite number
+model.vectors_scale=0 => --set: model.vectors_scale = 0: must be more than 0
+model.hidden=big => --set: model.hidden = "big": found a string, accepted: a whole number at least 1 and at most 1000000
+model.hidden=2.0 => --set: model.hidden = 2.0: found a number, accepted: a whole number at least 1 and at most 1000000
+model.hidden=true => --set: model.hidden = true: found true or false, accepted: a whole number at least 1 and at most 1000000
+model.init=true => --set: model.init = true: found true or false, accepted: a number at least 0 and at most 1000
+model.input_feeding=1 => --set: model.input_feeding = 1: found a whole number, accepted: true or false
+model=[] => --set: model = [...]: found a list, accepted: a table
+model.vectors=3 => --set: model.vectors = 3: found a whole number, accepted: a string
+model=3 => --set: model = 3: found a whole number, accepted: a table
+model.kind=transformer => --set: model.kind = "transformer": must be one of lstm, lstm_lm, conv
+model.kind=lstm_ml => --set: model.kind = "lstm_ml": must be one of lstm, lstm_lm, conv; did you mean lstm_lm?
+model={kind='lstm_lm', input_feeding=true} => --set: unknown key model.input_feeding; accepted: layers, hidden, embedding, dropout, init, vectors, vectors_scale, kind
+model={kind='conv', window=4} => --set: model.window = 4: must be odd: as many words to the left as to the right
+runtime.device=cude => --set: runtime.device = "cude": must be one of cpu, cuda, auto; did you mean cuda?
+runtime.device=gpu => --set: runtime.device = "gpu": must be one of cpu, cuda, auto; did you mean cuda?
+runtime.device=3 => --set: runtime.device = 3: must be one of cpu, cuda, auto
+task.kind=parsin => --set: task.kind = "parsin": must be one of word_ordering, parsing, translation; did you mean parsing?
+task.kind=[1] => --set: task.kind = [...]: must be one of word_ordering, parsing, translation
+task={} => --set: missing key task.kind, one of "word_ordering", "parsing", "translation"
+task=3 => --set: task = 3: found a whole number, accepted: a table
+name=' ' => --set: name = " ": must be a printable name, not empty
+name="a\nb" => --set: name = "a\nb": must be a printable name, not empty
+seed=-1 => --set: seed = -1: must be at least 0 and less than 9223372036854775808
+stages.bso.loss.start_beam=7 => x.toml: stages.bso.loss: start_beam = 7 is more than train_beam = 6; it must not be
+text.min_length=61 => x.toml: text: min_length = 61 is more than max_length = 60; nothing fits
+text.subwords=8000 => x.toml: text.subwords = 8000: only for translation; 0 for word_ordering
+decode.length_power=-1 => --set: decode.length_power = -1: must be a number at least 0, or "dev"
+decode.length_power=test => --set: decode.length_power = "test": must be a number at least 0, or "dev"
+decode.length_power=nan => --set: decode.length_power = NaN: must be a number at least 0, or "dev"
+decode.length_power=dev => x.toml: decode.length_power = "dev": only for models that sum log-probabilities; must be 0 after bso, the loss of stages.bso
+decode.length_power=1 => x.toml: decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 after bso, the loss of stages.bso
+data={kind='tsv', train=['a'], dev=['b']} => x.toml: data.kind = "tsv": not for word_ordering; one of generated, text, conllu, conllx
+data={kind='text', train=['a', 3], dev=['b']} => --set: data.train[1] = 3: found a whole number, accepted: a string
+data={kind='text', train='a', dev=['b']} => --set: data.train = "a": found a string, accepted: a list of strings
+data={kind='text', train=[], dev=['b']} => --set: data.train is empty: at least one is needed
+data={kind='text', train=['a'], dev=['']} => --set: data.dev[0] = "": must be a path, not empty and without NUL
+data={kind='text', train=['a']} => --set: missing key data.dev, a list of strings
+model.hidden => --set model.hidden: accepted: key=value, such as model.hidden=512
+model..hidden=3 => --set model..hidden=3: accepted: key=value, such as model.hidden=512
+name=[1 => --set name=[1: the value is neither TOML nor a bare word
+name= => --set name=: the value is neither TOML nor a bare word
+text.tokenizer=moses => x.toml: text.tokenizer = "moses": word_ordering reads tokenised text; must be "whitespace"
+name.x=3 => --set name.x=3: name is a string, accepted: a table
+"""  # noqa: E501
 
 
-@pytest.mark.parametrize(("override", "expected"), MESSAGES)
-def test_an_override_that_is_not_accepted_is_explained(override: str, expected: str) -> None:
+@pytest.mark.parametrize("case", MESSAGES.strip().splitlines())
+def test_an_override_that_is_not_accepted_is_explained(case: str) -> None:
+    override, expected = case.split(" => ")
     assert message(mapping(), override) == expected
 
 
-@pytest.mark.parametrize(
-    ("table", "reason"),
-    [
-        ({"task": {"kind": "word_ordering"}}, "word_ordering reads tokenised text"),
-        ({"task": {"kind": "translation"}, "text": {"subwords": 100}}, "SentencePiece reads raw text"),
-    ],
-)
-def test_a_tokenizer_that_would_not_be_used_is_refused(table: dict[str, Any], reason: str) -> None:
-    whole = {**mapping(), **table, "data": {"kind": "generated", "train": 9, "dev": 9, "test": 9}}
-    whole["text"] = {**table.get("text", {}), "tokenizer": "moses"}
-    whole["stages"] = {"only": mapping()["stages"]["bso"]}
-    assert message(whole) == f'x.toml: text.tokenizer = "moses": {reason}; must be "whitespace"'
+TRANSLATION_MESSAGES = """
+stages.bso.loss={kind='crf', constrained=true} => x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false
+stages.bso.loss.constrained=true => x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false
+model.kind=lstm_lm => x.toml: model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; not for translation
+text={subwords=100, tokenizer='moses'} => x.toml: text.tokenizer = "moses": SentencePiece reads raw text; must be "whitespace"
+data.test_source=['a'] => x.toml: data: test_source has 1 files, test_target 0; they must pair up
+data={kind='tsv', train=['a'], dev=['b'], target_column=0} => --set: data: source_column and target_column are both 0; they must differ
+"""  # noqa: E501
 
 
-def test_patience_without_a_figure_to_wait_for_is_refused() -> None:
-    table = mapping()
-    table["stages"]["bso"] |= {"patience": 2, "keep": "last"}
-    assert message(table) == ('x.toml: stages.bso: patience = 2 waits for a better dev figure; keep = "last" has none')
+@pytest.mark.parametrize("case", TRANSLATION_MESSAGES.strip().splitlines())
+def test_translation_has_errors_of_its_own(case: str) -> None:
+    override, expected = case.split(" => ")
+    assert message(translation(), override) == expected
+    assert parse_recipe(translation(), ["text.subwords=8000"]).text.subwords == 8000
+
+
+def test_two_lines_are_no_override_and_patience_needs_a_figure() -> None:
+    assert message(mapping(), "seed=3\nb=4") == r'--set "seed=3\nb=4": one value is accepted, found 2'
+    assert message(mapping(), "stages.bso.patience=2", "stages.bso.keep=last") == (
+        'x.toml: stages.bso: patience = 2 waits for a better dev figure; keep = "last" has none'
+    )
 
 
 def test_an_error_of_the_file_names_the_file_and_the_first_of_several() -> None:
@@ -328,29 +272,12 @@ def test_a_task_takes_its_own_kinds_of_data(task: str, data: str, accepted: str)
     assert message(table) == f'x.toml: data.kind = "{data}": not for {task}; one of {accepted}'
 
 
-def test_translation_has_subwords_and_no_constraint() -> None:
-    assert parse_recipe(translation(), ["text.subwords=8000"]).text.subwords == 8000
-    assert message(translation(), "stages.bso.loss={kind='crf', constrained=true}") == (
-        "x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false"
-    )
-    assert message(translation(), "stages.bso.loss.constrained=true") == (
-        "x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false"
-    )
-
-
 def test_a_model_is_the_paper_s_unless_its_kind_says_otherwise() -> None:
     assert parse_recipe(mapping(), ["model={}"]).model == LstmModel()
     assert parse_recipe(mapping(), ["model={hidden=3}"]).model == LstmModel(hidden=3)
     assert parse_recipe(mapping(), ["model.kind=lstm_lm"]).model == LstmLmModel(layers=2, dropout=0.0)
     assert parse_recipe(mapping(), ["model.kind=conv", "model.window=7"]).model == ConvModel(
         layers=2, dropout=0.0, window=7
-    )
-
-
-def test_a_language_model_reads_no_source_and_does_not_translate() -> None:
-    assert message(translation(), "model.kind=lstm_lm") == (
-        'x.toml: model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
-        "not for translation"
     )
 
 
@@ -362,18 +289,6 @@ def test_a_length_power_is_a_number_or_chosen_on_dev() -> None:
         assert recipe.decode.length_power == expected
         assert type(recipe.decode.length_power) is type(expected)
         assert recipe_from_json(recipe_to_json(recipe)) == recipe
-
-
-def test_the_two_sides_of_parallel_data_pair_up() -> None:
-    assert message(translation(), "data.test_source=['a']") == (
-        "x.toml: data: test_source has 1 files, test_target 0; they must pair up"
-    )
-
-
-def test_the_two_columns_of_a_tsv_file_differ() -> None:
-    assert message(translation(), "data={kind='tsv', train=['a'], dev=['b'], target_column=0}") == (
-        "--set: data: source_column and target_column are both 0; they must differ"
-    )
 
 
 @pytest.mark.parametrize(
@@ -519,13 +434,14 @@ def test_any_override_loads_or_gives_one_line(key: str, value: str) -> None:
     seed=st.integers(0, 2**63 - 1),
     paths=st.lists(st.text(min_size=1).filter(lambda text: "\0" not in text), min_size=1, max_size=3),
 )
-def test_json_gives_every_number_and_path_back_exactly(rate: float, seed: int, paths: list[str]) -> None:
+def test_json_and_toml_give_every_number_and_path_back_exactly(rate: float, seed: int, paths: list[str]) -> None:
     table = mapping()
     table["seed"] = seed
     table["data"] = {"kind": "text", "train": paths, "dev": paths}
     table["stages"]["bso"]["optimizer"]["encoder"] = rate
     recipe = parse_recipe(table)
     assert recipe_from_json(recipe_to_json(recipe)) == recipe
+    assert parse_recipe(tomllib.loads(recipe_to_toml(recipe, purpose="A test."))) == recipe
     assert recipe.stages["bso"].optimizer.encoder == rate
 
 
