@@ -26,49 +26,35 @@ class Killed(BaseException):
     """Stands for the process's end: code that tidies up after an Exception must not see it."""
 
 
-def test_an_atomic_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.json"
-    write_atomic(path, b"a long first version")
-    write_atomic(path, b"short")
-    assert path.read_bytes() == b"short"
-    assert list(tmp_path.iterdir()) == [path]
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
 
 
-@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
-def test_a_kill_in_an_atomic_write_leaves_the_old_or_the_new_content(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("call", "error"), [*((call, Killed()) for call in ("open", "write", "fsync", "replace")), ("write", FULL)]
+)
+def test_an_atomic_write_that_fails_leaves_the_old_content_and_the_next_one_replaces_all_of_it(
+    call: str, error: BaseException, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "recipe.json"
-    write_atomic(path, b"old")
+    """A kill may leave a temporary file until the next write; a full disk leaves none."""
+    write_atomic(path, b"a long first version")
 
-    def killed(*arguments: Any) -> None:
-        raise Killed
+    def fail(*arguments: Any) -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, killed)
-        with pytest.raises(Killed):
+        patch.setattr(os, call, fail)
+        with pytest.raises(type(error)):
             write_atomic(path, b"new")
-    assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"a long first version"
+    assert error is not FULL or list(path.parent.iterdir()) == [path]
     write_atomic(path, b"newer")
     assert path.read_bytes() == b"newer"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_full_disk_leaves_the_old_content_and_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "recipe.json"
-    write_atomic(path, b"old")
-
-    def full(descriptor: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="No space left"):
-            write_atomic(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +70,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(records=st.lists(st.dictionaries(st.text(), plain, max_size=3), max_size=5))
-def test_records_come_back_as_they_were_appended(records: list[dict[str, Any]], tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
+def test_records_come_back_as_they_were_appended(records: list[dict[str, Any]], path: Path) -> None:
     path.write_bytes(b"")
     for record in records:
         append_record(path, record)
@@ -93,18 +78,14 @@ def test_records_come_back_as_they_were_appended(records: list[dict[str, Any]], 
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_record_with_a_number_that_json_lacks_is_refused_and_nothing_is_written(
-    number: float, tmp_path: Path
-) -> None:
-    path = tmp_path / "records.jsonl"
+def test_a_record_with_a_number_that_json_lacks_is_refused_and_nothing_is_written(number: float, path: Path) -> None:
     append_record(path, {"loss": 1.0})
     with pytest.raises(ValueError, match="JSON compliant"):
         append_record(path, {"loss": number})
     assert read_records(path) == [{"loss": 1.0}]
 
 
-def test_a_cut_at_every_byte_loses_only_the_record_it_falls_in(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
+def test_a_cut_at_every_byte_loses_only_the_record_it_falls_in(path: Path) -> None:
     lines = [json.dumps({"update": update}).encode() + b"\n" for update in (9, 10, 11)]
     whole = b"".join(lines)
     for cut in range(len(whole) + 1):
@@ -115,8 +96,7 @@ def test_a_cut_at_every_byte_loses_only_the_record_it_falls_in(tmp_path: Path) -
         assert [record["update"] for record in read_records(path)] == [*[9, 10, 11][:before], 99]
 
 
-def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
+def test_a_torn_line_longer_than_a_block_is_cut_off(path: Path) -> None:
     append_record(path, {"update": 1})
     with path.open("ab") as file:
         file.write(b"x" * 200_000)
@@ -125,20 +105,17 @@ def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [b'{"update": ', b"[1]", b"", b"\xff", b"3"])
-def test_a_bad_line_in_the_middle_is_an_error_with_its_number(bad: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
+def test_a_bad_line_in_the_middle_is_an_error_with_its_number(bad: bytes, path: Path) -> None:
     path.write_bytes(b'{"update": 1}\n' + bad + b'\n{"update": 2}\n')
     with pytest.raises(DataError) as caught:
         read_records(path)
     assert str(caught.value) == f"{path}:2: not a record; every line must be a JSON object"
 
 
-def test_a_missing_file_of_records_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_file_of_records_is_an_error(path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        read_records(tmp_path / "none.jsonl")
-    assert str(caught.value) == (
-        f"cannot read {tmp_path}/none.jsonl: No such file or directory; a file of JSON lines is expected"
-    )
+        read_records(path)
+    assert str(caught.value) == f"cannot read {path}: No such file or directory; a file of JSON lines is expected"
 
 
 @pytest.mark.parametrize(
@@ -151,14 +128,13 @@ def test_a_missing_file_of_records_is_an_error(tmp_path: Path) -> None:
 )
 def test_an_error_of_the_system_is_one_line(block: Callable[..., Any], verb: str, error: type[ArgbeamError]) -> None:
     with pytest.raises(error) as caught, block("a/b", "a file is expected"):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise FULL
     assert type(caught.value) is error
     assert str(caught.value) == f"cannot {verb} a/b: No space left on device; a file is expected"
 
 
-def test_a_resumed_run_has_each_record_once(tmp_path: Path) -> None:
+def test_a_resumed_run_has_each_record_once(path: Path) -> None:
     """Killed at update 5 (its record torn), resumed at 3: 1 2 3 stay, 4 and half of 5 go, 4 5 6 follow."""
-    path = tmp_path / "records.jsonl"
     for update in range(1, 6):
         append_record(path, {"update": update})
     path.write_bytes(path.read_bytes()[:-4])
@@ -168,8 +144,7 @@ def test_a_resumed_run_has_each_record_once(tmp_path: Path) -> None:
     assert [record["update"] for record in read_records(path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_cutting_keeps_all_or_nothing_where_the_caller_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
+def test_cutting_keeps_all_or_nothing_where_the_caller_says_so(path: Path) -> None:
     assert truncate_records(path, lambda record: False) == 0
     assert not path.exists()
     for update in (1, 2):
