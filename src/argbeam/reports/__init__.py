@@ -1,4 +1,4 @@
-"""What a user reads: tables, progress, plots, the report page.
+"""Output for users: tables, progress, plots, the report page, and the reader of records behind them.
 
-Read `report` and `progress` first. Nothing here computes a score or opens a model: rows and events come in as values.
+Read `report` and `progress` first. Nothing here computes a score or opens a model.
 """

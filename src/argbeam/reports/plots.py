@@ -5,17 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Told apart without colour vision too (Okabe & Ito).
+# Distinct without colour vision too (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^")  # the second seven lines have another one
-_MOST_INSIDE = 4  # entries of a legend; with more it stands beside the plot
+_MARKERS = ("o", "s", "^")  # one for each seven lines
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot; with no points it is left out. A `dashed` one has the colour of the line before it.
+    """A line of a plot, left out without points. A `dashed` line has the colour of the line before it.
 
-    `spread` is how far the values scatter, up and down; empty where that is not known.
+    `spread` is the length of the error bars, up and down; empty: none.
     """
 
     label: str
@@ -50,7 +49,7 @@ def lines_png(
 
 
 def bars_png(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> bytes:
-    """A group of bars at each place, one of each label; places are counted from 1."""
+    """Bars by label, side by side at each position, counted from 1."""
     figure, axes = _figure(title, x_label, "")
     width = 0.8 / len(groups)
     for number, (label, values) in enumerate(groups.items()):
@@ -60,7 +59,7 @@ def bars_png(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) ->
 
 
 def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
-    # The Figure class by itself, not pyplot: no global state, and no display is looked for.
+    # Figure instead of pyplot: no global state, no display.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -78,7 +77,7 @@ def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
 
 def _png(figure: Any, axes: Any) -> bytes:
     entries = axes.get_legend_handles_labels()
-    if len(entries[1]) > _MOST_INSIDE:
+    if len(entries[1]) > 4:  # too many for a legend inside the plot
         figure.set_size_inches(8.5, 4.2)
         figure.legend(*entries, fontsize=8, frameon=False, loc="outside right upper")
     else:

@@ -79,9 +79,7 @@ class ConvModel(ModelSizes):
     window: Annotated[int, AfterValidator(_odd)] = Field(
         default=5, ge=1, description="words in the encoder's window; odd"
     )
-    positions: int = Field(
-        default=60, ge=1, le=10**6, description="positions with their own vector; later ones share the last"
-    )
+    positions: int = Field(default=60, ge=1, le=10**6, description="positions with vectors; later ones share the last")
 
 
 # The paper's model is the default kind.
@@ -105,8 +103,7 @@ class AdagradOptimizer(Settings):
         default=0.0,
         ge=0,
         lt=1,
-        description="decay of a running average of the weights, which is scored and saved; lower where "
-        "1 / (1 - decay) updates are more than 4 epochs; 0: no average",
+        description="decay of a running average of the weights, scored and saved; 0: no average",
     )
 
 
