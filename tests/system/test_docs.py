@@ -62,7 +62,8 @@ def test_relative_links_lead_somewhere() -> None:
 
 
 def test_modules_and_files_named_in_the_docs_exist() -> None:
-    for page in PAGES:
+    """The changelog names old ones too."""
+    for page in (page for page in PAGES if page.name != "CHANGELOG.md"):
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`(argbeam\.[A-Za-z_.]+)`", text) + re.findall(
             r"from (argbeam\.[a-z_.]+) import", text
