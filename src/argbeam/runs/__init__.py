@@ -1,11 +1,9 @@
-"""A run folder: made by training, opened by everything else.
+"""Run folders: made by training, opened by everything else.
 
-RUN/recipe.json          the resolved recipe
-RUN/records.jsonl        what happened, one JSON object a line
-RUN/checkpoints/         the two newest states of training
-RUN/model/               the finished model: weights, vocabulary, score and stop rule, recipe
-RUN/length_power.jsonl   length powers chosen on dev
-RUN/predictions/         decoded splits; their scores and signatures in RUN/evaluations.jsonl
-RUN/store/               training examples, where the recipe has them on disk
-Read `train` and `load` first. Only this room writes into a run folder.
+RUN/recipe.json, records.jsonl         the resolved recipe; one JSON object per epoch and stage
+RUN/checkpoints/, model/, store/       the two newest states of training; the finished model; training examples on disk
+RUN/evaluations.jsonl, predictions/    scores with their signatures; decoded splits
+RUN/length_power.jsonl, tensorboard/   length powers chosen on dev; curves
+
+Read `train` and `load` first. What a run computes belongs in the rooms below, what a user sees in `reports` and `cli`.
 """

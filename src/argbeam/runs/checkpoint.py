@@ -235,7 +235,8 @@ def _read_metadata(data: bytes, path: Path) -> dict[str, str]:
     if len(data) < 8 or (len(data) < 8 + length and data[8:9] in (b"{", b"")):
         raise CheckpointError(f"{path}: truncated: {len(data)} bytes, its header ends later")
     try:
-        header = json.loads(data[8 : 8 + length])
+        text = data[8 : 8 + length].rstrip(b" ")  # spaces fill the header up, and nothing else
+        header = json.loads(text if text.endswith(b"}") else b"")
         metadata = header.pop("__metadata__")
         end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
         version = int(metadata["argbeam"])

@@ -211,14 +211,12 @@ def test_a_checkpoint_of_version_0_1_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.1", "now"])
-def test_every_flipped_bit_is_recognised(version: str, tmp_path: Path) -> None:
+def test_every_flipped_bit_and_other_white_space_is_recognised(version: str, tmp_path: Path) -> None:
     path = save_simple(tmp_path, 3)
     whole = VERSION_0_1 if version == "0.1" else path.read_bytes()
-    for offset in range(len(whole)):
-        for bit in range(8):
-            altered = bytearray(whole)
-            altered[offset] ^= 1 << bit
-            path.write_bytes(altered)
+    for offset, byte in enumerate(whole):
+        for other in {*(byte ^ 1 << bit for bit in range(8)), *b"\t\n\r"} - {byte}:
+            path.write_bytes(whole[:offset] + bytes([other]) + whole[offset + 1 :])
             with pytest.raises(CheckpointError) as caught:
                 load(path)
             assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
