@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import Protocol, final
 
 from argbeam.data.vocabulary import SPECIALS
@@ -75,19 +74,12 @@ class Moses:
         return str(self._detokenizer.detokenize(list(tokens), unescape=False))
 
 
-class PieceModel(Enum):
-    """How SentencePiece chooses its pieces."""
-
-    UNIGRAM = "unigram"
-    BPE = "bpe"
-
-
 @final
 class SentencePiece:
-    """Pieces of words learnt from text. `model` is the whole model as bytes, for a file of its own.
+    """Subwords (byte-pair encoding) learnt from text. `model` is the whole model as bytes, for a file of its own.
 
-    `detokenize(tokenize(line)) == plain_spaces(line)`, lower-cased with `lower`, if the line has no U+2581,
-    which marks a space in pieces.
+    `detokenize(tokenize(line)) == plain_spaces(line)`, in lower case with `lower`, if the line has no U+2581, the mark
+    of a space in subwords.
     """
 
     def __init__(self, model: bytes, *, lower: bool = False) -> None:
@@ -103,7 +95,7 @@ class SentencePiece:
         self.size = int(self._processor.get_piece_size())
 
     @classmethod
-    def train(cls, lines: Iterable[str], *, size: int, pieces: PieceModel, lower: bool = False) -> "SentencePiece":
+    def train(cls, lines: Iterable[str], *, size: int, lower: bool = False) -> "SentencePiece":
         """Learn `size` pieces, three of them SentencePiece's own. The same lines give the same bytes."""
         from sentencepiece import SentencePieceTrainer
 
@@ -116,7 +108,7 @@ class SentencePiece:
                 sentence_iterator=plain,
                 model_writer=model,
                 vocab_size=size,
-                model_type=pieces.value,
+                model_type="bpe",
                 character_coverage=1.0,
                 normalization_rule_name="identity",  # output is compared with references as they were written
                 max_sentence_length=1 << 24,  # longer lines would be left out without a word

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.text import TextPair
-from argbeam.data.tokenizers import Moses, PieceModel, SentencePiece, Tokenizer, Whitespace
+from argbeam.data.tokenizers import Moses, SentencePiece, Tokenizer, Whitespace
 from argbeam.data.vocabulary import EOS, SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Successors, Unconstrained
@@ -136,9 +136,7 @@ class Translation:
 def _learn_subwords(data: PairData, text: Text) -> _Tokenizers:
     """SentencePiece models, each learnt from one side of the training data."""
     sides = ((p.source for p in stream_pairs(data, "train")), (p.target for p in stream_pairs(data, "train")))
-    source, target = (
-        SentencePiece.train(side, size=text.subwords, pieces=PieceModel.BPE, lower=text.lowercase) for side in sides
-    )
+    source, target = (SentencePiece.train(side, size=text.subwords, lower=text.lowercase) for side in sides)
     return source, target
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argbeam.data.tokenizers import Moses, PieceModel, SentencePiece, Tokenizer, Whitespace, plain_spaces
+from argbeam.data.tokenizers import Moses, SentencePiece, Tokenizer, Whitespace, plain_spaces
 from argbeam.errors import ConfigError, DataError
 
 # U+2581 is SentencePiece's own mark of a space.
@@ -23,7 +23,7 @@ def corpus() -> list[str]:
 
 @pytest.fixture(scope="module")
 def pieces() -> SentencePiece:
-    return SentencePiece.train(corpus(), size=60, pieces=PieceModel.BPE)
+    return SentencePiece.train(corpus(), size=60)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,8 @@ def test_pieces_join_to_the_line(pieces: SentencePiece, line: str) -> None:
     assert pieces.detokenize(pieces.tokenize(line)) == plain_spaces(line)
 
 
-@pytest.mark.parametrize("kind", list(PieceModel))
-def test_the_same_lines_give_the_same_model(kind: PieceModel) -> None:
-    one, two = (SentencePiece.train(corpus(), size=60, pieces=kind) for _ in range(2))
-    assert one.model == two.model and one.size == 60
+def test_the_same_lines_give_the_same_model(pieces: SentencePiece) -> None:
+    assert SentencePiece.train(corpus(), size=60).model == pieces.model and pieces.size == 60
 
 
 def test_a_model_comes_back_from_its_bytes(pieces: SentencePiece) -> None:
@@ -87,7 +85,7 @@ def test_a_model_comes_back_from_its_bytes(pieces: SentencePiece) -> None:
 
 
 def test_pieces_learnt_in_lower_case_hold_no_capital() -> None:
-    lower = SentencePiece.train(corpus(), size=60, pieces=PieceModel.BPE, lower=True)
+    lower = SentencePiece.train(corpus(), size=60, lower=True)
     assert lower.detokenize(lower.tokenize("Straße BADU")) == "straße badu"
     assert "▁stra" in lower.tokenize("STRABA")
 
@@ -103,7 +101,7 @@ def test_a_special_spelled_in_the_text_is_ordinary_text(pieces: SentencePiece) -
 
 def test_a_long_line_is_learnt_from() -> None:
     """SentencePiece itself leaves lines above 4,192 bytes out: `z` occurs in such a line only."""
-    model = SentencePiece.train([*corpus(), "z " * 5000], size=60, pieces=PieceModel.BPE)
+    model = SentencePiece.train([*corpus(), "z " * 5000], size=60)
     assert "▁z" in model.tokenize("z")
 
 
@@ -118,7 +116,7 @@ def test_a_long_line_is_learnt_from() -> None:
 )
 def test_pieces_that_cannot_be_learnt_are_an_error(text: list[str], size: int, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        SentencePiece.train(text, size=size, pieces=PieceModel.BPE)
+        SentencePiece.train(text, size=size)
 
 
 @pytest.mark.parametrize("model", [b"", b"not a model", b"\x00" * 40])

@@ -120,11 +120,6 @@ def test_heads_have_no_fault_exactly_where_they_are_a_tree(n_words: int) -> None
         assert (tree_fault(heads) is None) == (heads in trees)
 
 
-def test_a_crossing_of_the_root_arc_is_not_projective() -> None:
-    """Word 2 is the root and stands under the arc from 3 to 1; no other two arcs cross."""
-    assert not is_projective([3, 0, 2])
-
-
 def test_a_sentence_by_hand() -> None:
     """kept takes she, then Yet; clocks takes old, then two; kept takes clocks."""
     words = ("Yet", "she", "kept", "two", "old", "clocks")
@@ -132,9 +127,6 @@ def test_a_sentence_by_hand() -> None:
     tree = Arcs((3, 3, 0, 6, 6, 3), ("cc", "nsubj", "root", "nummod", "amod", "obj"))
     assert " ".join(actions_of_tree(words, tree.heads, tree.labels)) == shown
     assert tree_of_actions(shown.split(), len(words)) == tree
-
-
-def test_the_root_label_is_the_callers() -> None:
     assert tree_of_actions(["w"], 1, root_label="ROOT") == Arcs((0,), ("ROOT",))
 
 

@@ -20,7 +20,7 @@ _TRAIN = f"train.tags.{SOURCE}-{TARGET}"
 _SETS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 _FOLDERS = (".", f"{SOURCE}-{TARGET}", "iwslt14", f"iwslt14/{SOURCE}-{TARGET}")
 
-# Lines about a talk, which are dropped; titles and descriptions are translated, and stay without their tags.
+# Lines about a talk are dropped; titles and descriptions are translated, and stay without their tags.
 _ABOUT = re.compile(r"\s*</?(?:url|talkid|keywords|speaker|reviewer|translator|doc|talk|transcript)\b")
 _TAGS = re.compile(r"</?(?:title|description)>")
 _SEGMENT = re.compile(r"<seg id=\"([0-9]+)\">(.*)</seg>")
@@ -28,10 +28,8 @@ _SEGMENT = re.compile(r"<seg id=\"([0-9]+)\">(.*)</seg>")
 
 def iwslt_folder(root: Path) -> Path | None:
     """The folder under `root` that holds the training files, if one does."""
-    for name in _FOLDERS:
-        if _first(root / name, f"{_TRAIN}.{SOURCE}") is not None:
-            return root / name
-    return None
+    folders = (root / name for name in _FOLDERS)
+    return next((folder for folder in folders if _first(folder, f"{_TRAIN}.{SOURCE}") is not None), None)
 
 
 def missing_files(folder: Path) -> list[str]:
@@ -42,7 +40,7 @@ def missing_files(folder: Path) -> list[str]:
 
 
 def read_talks(folder: Path) -> list[TextPair]:
-    """The training pairs in order, without tags. A side may be empty: cleaning is not the reader's work."""
+    """The training pairs in order, without tags. A side may be empty."""
     source, target = (_find(folder, f"{_TRAIN}.{side}") for side in (SOURCE, TARGET))
     sources, targets = list(_sentences(source)), list(_sentences(target))
     _need_as_many(source, len(sources), target, len(targets))
