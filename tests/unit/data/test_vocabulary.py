@@ -72,7 +72,7 @@ def test_json_comes_back(corpus: list[list[str]]) -> None:
         ('["a"]', "v.json: a vocabulary starts with ('a',); ('<pad>', '<unk>', '<s>', '</s>') are expected"),
         (
             '["<pad>", "<unk>", "<s>", "</s>", "<s>"]',
-            "v.json: '<s>' stands twice in a vocabulary; each word is expected",
+            "v.json: '<s>' stands twice in a vocabulary; each word is expected once",
         ),
     ],
 )

@@ -102,7 +102,8 @@ def test_counts_add_before_the_division_and_no_scored_word_is_zero_percent() -> 
 def test_penn_treebank_punctuation_is_five_tags_and_no_brackets_and_has_its_signature() -> None:
     tags = ["``", "''", ":", ",", ".", "-LRB-", "-RRB-", "$", "#", "NN"]
     assert [tag in PUNCTUATION["ptb"] for tag in tags] == [True] * 5 + [False] * 5
-    assert attachment_signature("ptb") == "punct:ptb|labels:full|version:argbeam-attachment-1"
+    for name in ("ptb", "upos"):
+        assert attachment_signature(name) == f"punct:{name}|labels:full|version:argbeam-attachment-1"
 
 
 def test_paired_bootstrap_of_bleu_is_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
