@@ -19,8 +19,8 @@ from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
 from oracles import (
     BruteForce,
+    Tokens,
     ToyModel,
-    Words,
     brute_force_beam,
     brute_force_stop_best,
     brute_force_stop_top,
@@ -65,8 +65,8 @@ def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_top(case: Case, r
     result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopTop())
     for b, successors in enumerate(case.by_sentence):
         score = case.score(rule, b)
-        alive: list[Words] = [()]
-        top: Words = ()
+        alive: list[Tokens] = [()]
+        top: Tokens = ()
         while len(top) < case.lengths[b] and (not top or top[-1] != EOS):
             grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
             top = max(grown, key=score)

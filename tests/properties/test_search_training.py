@@ -14,7 +14,7 @@ from argbeam.search.result import Violations
 from argbeam.search.score_rules import ScoreRule
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation
-from oracles import TrainingSearch, Words, training_search
+from oracles import Tokens, TrainingSearch, training_search
 from toy_cases import (
     Case,
     open_cases,
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None, set[tuple[str, bool
 }
 
 
-def check(found: Violations, b: int, truth: TrainingSearch, gold: Words) -> None:
+def check(found: Violations, b: int, truth: TrainingSearch, gold: Tokens) -> None:
     """One row of the result against the search over lists."""
     length = len(gold)
     assert found.violation_BT[b, :length].tolist() == truth.violation

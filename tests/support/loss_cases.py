@@ -16,7 +16,7 @@ from argbeam.models.noise import Noise
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from loss_oracles import CachedAttention, gradients
-from oracles import Next, Words, permutation, shift_reduce, unconstrained
+from oracles import Next, Tokens, permutation, shift_reduce, unconstrained
 from transformer import Transformer
 
 WORDS = (1, 4, 5, 6)  # UNK is a word like any other
@@ -30,20 +30,20 @@ class Task:
     """A kind of successors, its brute force, and gold sequences it can reach."""
 
     successors: Successors
-    naive: Callable[[Words], Next]
-    target: Callable[[random.Random, Words], Words]
+    naive: Callable[[Tokens], Next]
+    target: Callable[[random.Random, Tokens], Tokens]
     stop: Stop | None
 
 
-def any_words(rng: random.Random, source: Words) -> Words:
+def any_words(rng: random.Random, source: Tokens) -> Tokens:
     return tuple(rng.choices(WORDS, k=rng.randint(1, 4)))
 
 
-def shuffled(rng: random.Random, source: Words) -> Words:
+def shuffled(rng: random.Random, source: Tokens) -> Tokens:
     return tuple(rng.sample(source, k=len(source)))
 
 
-def derivation(rng: random.Random, source: Words) -> Words:
+def derivation(rng: random.Random, source: Tokens) -> Tokens:
     """Shift and reduce at random until one item is left."""
     output: list[int] = []
     left, stack = list(source), 0

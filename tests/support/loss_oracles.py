@@ -14,12 +14,12 @@ from argbeam.data.vocabulary import BOS
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
-from oracles import Next, Score, Words, columns_of, training_search
+from oracles import Next, Score, Tokens, columns_of, training_search
 
-Rescore = Callable[[Words], Float[Tensor, ""]]
+Rescore = Callable[[Tokens], Float[Tensor, ""]]
 """A prefix's score with gradient."""
 
-SegmentCost = Callable[[Words, Words, int | None], float]
+SegmentCost = Callable[[Tokens, Tokens, int | None], float]
 """A cost of one segment: the rival's words, gold's words, and gold's word before both (None at the beginning)."""
 
 
@@ -27,7 +27,7 @@ def naive_total(
     model: Model,
     batch: Batch,
     noise: Noise | None,
-    loss: Callable[[Words, Words, Score, Rescore], Float[Tensor, ""] | None],
+    loss: Callable[[Tokens, Tokens, Score, Rescore], Float[Tensor, ""] | None],
     *,
     adds_up: bool = False,
 ) -> Float[Tensor, ""]:
@@ -47,17 +47,17 @@ def naive_total(
 
 
 def bso_of_one(
-    successors: Callable[[Words], Next],
+    successors: Callable[[Tokens], Next],
     *,
     beam: int,
     margin: float,
     ended_gives_up_place: bool,
     cost: SegmentCost,
-) -> Callable[[Words, Words, Score, Rescore], Float[Tensor, ""]]:
+) -> Callable[[Tokens, Tokens, Score, Rescore], Float[Tensor, ""]]:
     """BSO of one sentence: search, score each violating prefix and gold's again, each from its first word, and sum
     cost * (margin - f(gold) + f(rival))."""
 
-    def loss(source: Words, gold: Words, score: Score, rescore: Rescore) -> Float[Tensor, ""]:
+    def loss(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Float[Tensor, ""]:
         search = training_search(
             successors(source),
             score,
@@ -79,12 +79,12 @@ def bso_of_one(
     return loss
 
 
-def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Words) -> Float[Tensor, ""]:
+def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Tokens) -> Float[Tensor, ""]:
     """f of a prefix of a single sentence: encode, read every word but the newest, score that one."""
     return _next_scores(model, one, noise, prefix[:-1])[prefix[-1]]
 
 
-def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Words) -> Float[Tensor, ""]:
+def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Tokens) -> Float[Tensor, ""]:
     """The log-probability of a whole sequence of a single sentence, read from its beginning."""
     state, total = model.encode(one, noise), torch.zeros((), dtype=torch.float64)
     for read, word in zip((BOS, *words), words, strict=False):
@@ -93,28 +93,28 @@ def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Words) 
     return total
 
 
-def rescoring(following: Callable[[Words], Float[Tensor, " V"]], *, adds_up: bool) -> Rescore:
+def rescoring(following: Callable[[Tokens], Float[Tensor, " V"]], *, adds_up: bool) -> Rescore:
     """f of a prefix, or the sum of f over its own prefixes; scores after equal words are computed once."""
     following = cache(following)
 
-    def rescore(prefix: Words) -> Float[Tensor, ""]:
+    def rescore(prefix: Tokens) -> Float[Tensor, ""]:
         first = 1 if adds_up else len(prefix)
         return torch.stack([following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1)]).sum()
 
     return rescore
 
 
-def _without_gradient(following: Callable[[Words], Float[Tensor, " V"]], *, adds_up: bool) -> Score:
+def _without_gradient(following: Callable[[Tokens], Float[Tensor, " V"]], *, adds_up: bool) -> Score:
     numbers = cache(torch.no_grad()(lambda read: following(read).tolist()))
 
-    def score(prefix: Words) -> float:
+    def score(prefix: Tokens) -> float:
         first = 1 if adds_up else len(prefix)
         return sum(numbers(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
 
     return score
 
 
-def _next_scores(model: Model, one: Batch, noise: Noise | None, read: Words) -> Float[Tensor, " V"]:
+def _next_scores(model: Model, one: Batch, noise: Noise | None, read: Tokens) -> Float[Tensor, " V"]:
     state = model.encode(one, noise)
     for word in (BOS, *read):
         state = model.step(state, torch.tensor([word]))
@@ -150,11 +150,11 @@ def gradients(loss: Float[Tensor, ""], model: nn.Module) -> dict[str, Tensor]:
 # Costs of one segment, as loops over lists or by another package.
 
 
-def naive_zero_one(rival: Words, gold: Words, before: int | None) -> float:
+def naive_zero_one(rival: Tokens, gold: Tokens, before: int | None) -> float:
     return 1.0
 
 
-def naive_one_minus_bleu(rival: Words, gold: Words, before: int | None) -> float:
+def naive_one_minus_bleu(rival: Tokens, gold: Tokens, before: int | None) -> float:
     """By sacreBLEU's sentence BLEU; words are written as numbers."""
     hypothesis, reference = (" ".join(map(str, side)) for side in (rival, gold))
     score = sacrebleu.sentence_bleu(
@@ -163,7 +163,7 @@ def naive_one_minus_bleu(rival: Words, gold: Words, before: int | None) -> float
     return 1 - score.score / 100
 
 
-def naive_one_minus_authors_bleu(rival: Words, gold: Words, before: int | None) -> float:
+def naive_one_minus_authors_bleu(rival: Tokens, gold: Tokens, before: int | None) -> float:
     """Segments start with the word before them (the first with the start symbol, here -1), absent orders count as
     precision 1, the k-th order without a match has 2^-k matches."""
     lead = (-1 if before is None else before,)
@@ -179,7 +179,7 @@ def naive_one_minus_authors_bleu(rival: Words, gold: Words, before: int | None) 
     return 1 - product**0.25
 
 
-def naive_hamming(rival: Words, gold: Words, before: int | None) -> float:
+def naive_hamming(rival: Tokens, gold: Tokens, before: int | None) -> float:
     """The number of places at which the two differ."""
     return float(sum(a != b for a, b in zip(rival, gold, strict=True)))
 
@@ -238,7 +238,7 @@ class TableModel(nn.Module):
     Prefixes that the table leaves out share one row; words that it leaves out score -100.
     """
 
-    def __init__(self, table: Mapping[Words, Mapping[int, float]], *, vocabulary: int) -> None:
+    def __init__(self, table: Mapping[Tokens, Mapping[int, float]], *, vocabulary: int) -> None:
         super().__init__()
         self.prefixes = list(table)
         number = {prefix: i for i, prefix in enumerate(self.prefixes)}
@@ -269,7 +269,7 @@ class TableModel(nn.Module):
     ) -> Float[Tensor, "G R C"]:
         return columns_of(output_GRH @ self.weight_XV, candidates_GC)
 
-    def gradients(self, loss: Float[Tensor, ""]) -> dict[tuple[Words, int], float]:
+    def gradients(self, loss: Float[Tensor, ""]) -> dict[tuple[Tokens, int], float]:
         """The entries (prefix, word) of the table that have a gradient."""
         gradient_XV = gradients(loss, self)["weight_XV"]
         assert not gradient_XV[-1].any()

@@ -20,9 +20,9 @@ from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 
-Words = tuple[int, ...]
-Next = Callable[[Words], list[int]]
-Score = Callable[[Words], float]
+Tokens = tuple[int, ...]
+Next = Callable[[Tokens], list[int]]
+Score = Callable[[Tokens], float]
 
 _PRIME = 2**31 - 1
 
@@ -39,7 +39,7 @@ class ToyModel:
     vocabulary: int
     seed: int = 0
     scale: float = 1.0
-    table: dict[tuple[Words, int], float] | None = None
+    table: dict[tuple[Tokens, int], float] | None = None
     missing: float = -100.0
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
@@ -69,7 +69,7 @@ class ToyModel:
     ) -> Float[Tensor, "G R C"]:
         return columns_of(output_GRH, candidates_GC)
 
-    def score_of(self, sentence: int, prefix: Words, word: int) -> float:
+    def score_of(self, sentence: int, prefix: Tokens, word: int) -> float:
         """The score of one word after one prefix."""
         if self.table is not None:
             return self.table.get((prefix, word), self.missing)
@@ -78,7 +78,7 @@ class ToyModel:
             key = _mixed(key, earlier)
         return self._score(*self._drawn(key, word))
 
-    def _row(self, prefix: Words) -> list[float]:
+    def _row(self, prefix: Tokens) -> list[float]:
         assert self.table is not None
         return [self.table.get((prefix, word), self.missing) for word in range(self.vocabulary)]
 
@@ -122,7 +122,7 @@ def shift_reduce(source: Sequence[int], *, vocabulary: int, actions: int) -> Nex
     """The next word of the source; the actions, when two items or more are on the stack."""
     first = vocabulary - actions
 
-    def successors(prefix: Words) -> list[int]:
+    def successors(prefix: Tokens) -> list[int]:
         shifts = [word for word in prefix if word < first]
         reduces = len(prefix) - len(shifts)
         following = list(source[len(shifts) : len(shifts) + 1])
@@ -147,7 +147,7 @@ def score_sum(model: ToyModel, sentence: int) -> Score:
 def logprob_sum(model: ToyModel, sentence: int) -> Score:
     """The sum of the words' log-probabilities over the whole vocabulary."""
 
-    def logprob(prefix: Words, word: int) -> float:
+    def logprob(prefix: Tokens, word: int) -> float:
         scores = [model.score_of(sentence, prefix, other) for other in range(model.vocabulary)]
         return scores[word] - math.log(math.fsum(math.exp(score) for score in scores))
 
@@ -162,16 +162,16 @@ class BruteForce:
     """The result of a search in one sentence: sequences in order, whether they ended properly, and the beam of every
     step, best first, before ended prefixes leave it."""
 
-    sequences: list[Words]
+    sequences: list[Tokens]
     finished: list[bool]
-    beams: list[list[Words]]
+    beams: list[list[Tokens]]
     dead: bool = False
 
 
-def enumerate_sequences(successors: Next, *, length: int, end: int | None = None) -> list[Words]:
+def enumerate_sequences(successors: Next, *, length: int, end: int | None = None) -> list[Tokens]:
     """Every sequence of exactly `length` words; with `end`, every one of at most `length` that ends in it."""
-    complete: list[Words] = []
-    alive: list[Words] = [()]
+    complete: list[Tokens] = []
+    alive: list[Tokens] = [()]
     for _ in range(length):
         grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
         complete += [prefix for prefix in grown if prefix[-1] == end]
@@ -179,17 +179,17 @@ def enumerate_sequences(successors: Next, *, length: int, end: int | None = None
     return alive if end is None else complete
 
 
-def greedy(successors: Next, score: Score, *, length: int, end: int | None = None) -> Words:
+def greedy(successors: Next, score: Score, *, length: int, end: int | None = None) -> Tokens:
     """Take the best word again and again; stop at `end`, or where no word may follow."""
-    prefix: Words = ()
+    prefix: Tokens = ()
     while len(prefix) < length and successors(prefix) and (not prefix or prefix[-1] != end):
         prefix = max(((*prefix, word) for word in successors(prefix)), key=score)
     return prefix
 
 
-def _beams(successors: Next, score: Score, *, beam: int, length: int, end: int | None) -> Iterator[list[Words]]:
+def _beams(successors: Next, score: Score, *, beam: int, length: int, end: int | None) -> Iterator[list[Tokens]]:
     """The beam of every step; ended prefixes leave it, and a dead end is the last step."""
-    kept: list[Words] = [()]
+    kept: list[Tokens] = [()]
     for _ in range(length):
         alive = [prefix for prefix in kept if not prefix or prefix[-1] != end]
         kept = _ranked(successors, score, alive)[:beam]
@@ -207,8 +207,8 @@ def brute_force_beam(successors: Next, score: Score, *, beam: int, length: int, 
 
 def brute_force_stop_top(successors: Next, score: Score, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
     """A beam search that ends when the best prefix of its beam has ended (n times for the n best)."""
-    beams: list[list[Words]] = []
-    found: list[Words] = []
+    beams: list[list[Tokens]] = []
+    found: list[Tokens] = []
     for kept in _beams(successors, score, beam=beam, length=length, end=EOS):
         beams.append(kept)
         found += itertools.takewhile(lambda prefix: prefix[-1] == EOS, kept)
@@ -226,7 +226,7 @@ def brute_force_stop_best(
     return _open_result(sorted(ended, key=lambda p: -score(p) / len(p) ** length_power), beams, n_best)
 
 
-def _open_result(ended: list[Words], beams: list[list[Words]], n_best: int) -> BruteForce:
+def _open_result(ended: list[Tokens], beams: list[list[Tokens]], n_best: int) -> BruteForce:
     """The first ended prefixes; where none has ended, the top of the last beam that goes on."""
     if ended:
         return BruteForce(ended[:n_best], [True] * len(ended[:n_best]), beams)
@@ -242,19 +242,19 @@ class TrainingSearch:
     """
 
     violation: list[bool]
-    rivals: list[Words | None]
+    rivals: list[Tokens | None]
     rival_is_gold: list[bool]
     rival_ended: list[bool]
     gold_score: list[float]
     rival_score: list[float]
     gold_on_beam: bool
-    beams: list[list[Words]]
+    beams: list[list[Tokens]]
 
 
 def training_search(
     successors: Next,
     score: Score,
-    gold: Words,
+    gold: Tokens,
     *,
     beam: int,
     margin: float,
@@ -266,13 +266,13 @@ def training_search(
     Between equals either may be chosen. Where that matters (`ties=False`) hypothesis draws another case.
     """
     violation, rivals, is_gold, ended, gold_score, rival_score, beams = [], [], [], [], [], [], []
-    alive: list[Words] = [()]
+    alive: list[Tokens] = [()]
     restarted_at = 0
     for t in range(1, len(gold) + 1):
         ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
         of_gold = score(gold[:t])
-        rival: Words | None = None
+        rival: Tokens | None = None
         rival_has_ended = False
         if t == len(gold):
             # The best wrong sequence, even where the beam is so narrow that only gold is on it.
@@ -299,7 +299,7 @@ def training_search(
     return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, gold in beams[-1], beams)
 
 
-def _ranked(successors: Next, score: Score, alive: list[Words], *, ties: bool = True) -> list[Words]:
+def _ranked(successors: Next, score: Score, alive: list[Tokens], *, ties: bool = True) -> list[Tokens]:
     """All successors, best first. Without `ties` no two score alike up to rounding, as they do after much dropout."""
     ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=score, reverse=True)
     if not ties:
@@ -314,9 +314,9 @@ class UninterruptedSearch:
     """A search with gold and without restarts. `stop` is the step, counted from 1, at which it has lost gold, or its
     last; `rivals[t]` is the best wrong prefix of each step, if there is one."""
 
-    beams: list[list[Words]]
+    beams: list[list[Tokens]]
     gold_score: list[float]
-    rivals: list[Words | None]
+    rivals: list[Tokens | None]
     rival_score: list[float]
     stop: int
 
@@ -334,11 +334,11 @@ class UninterruptedSearch:
 
 
 def uninterrupted_search(
-    successors: Next, score: Score, gold: Words, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
+    successors: Next, score: Score, gold: Tokens, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
 ) -> UninterruptedSearch:
     """The beam search of decoding, with a look at gold after every step; `ties` as above."""
     beams, gold_score, rivals, rival_score = [], [], [], []
-    alive: list[Words] = [()]
+    alive: list[Tokens] = [()]
     stop = 0
     for t in range(1, len(gold) + 1):
         ranked = _ranked(successors, score, alive, ties=ties)

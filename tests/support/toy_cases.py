@@ -19,8 +19,8 @@ from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unco
 from oracles import (
     Next,
     Score,
+    Tokens,
     ToyModel,
-    Words,
     enumerate_sequences,
     example_of,
     last_score,
@@ -65,7 +65,7 @@ class Case:
         stop: Stop | None = None,
         n_best: int = 1,
         steps: int = 0,
-        golds: list[Words] | None = None,
+        golds: list[Tokens] | None = None,
         policy: Policy | None = None,
     ) -> SearchResult:
         gold, lengths = None, self.lengths
@@ -89,7 +89,7 @@ class Case:
     def score(self, rule: ScoreRule, b: int) -> Score:
         return SCORES[rule](self.model, int(self.batch.sentence_B[b]))
 
-    def golds(self, data: st.DataObject, rule: ScoreRule, stop: Stop | None) -> list[Words]:
+    def golds(self, data: st.DataObject, rule: ScoreRule, stop: Stop | None) -> list[Tokens]:
         """A gold sequence for each sentence, half of the time the best of all."""
         chosen, best = [], data.draw(st.booleans())
         for b, (successors, length) in enumerate(zip(self.by_sentence, self.lengths, strict=True)):
@@ -99,11 +99,11 @@ class Case:
 
 
 def table_case(
-    table: dict[tuple[Words, int], float],
+    table: dict[tuple[Tokens, int], float],
     length: int,
     *,
     end_symbol: bool = False,
-    source: Words = (4,),
+    source: Tokens = (4,),
     successors: Successors | None = None,
 ) -> Case:
     """One sentence of the tokens 4, 5, 6 with scores by (prefix, token); all others are -100."""
@@ -112,14 +112,14 @@ def table_case(
 
 
 def table_violations(
-    table: dict[tuple[Words, int], float],
-    gold: Words,
+    table: dict[tuple[Tokens, int], float],
+    gold: Tokens,
     policy: Policy,
     *,
     beam: int,
     rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
     stop: Stop | None = None,
-    source: Words = (4,),
+    source: Tokens = (4,),
     successors: Successors | None = None,
 ) -> Violations:
     """The violations of such a sentence."""
@@ -133,7 +133,7 @@ def widest(case: Case, *, end: int | None) -> int:
     """The largest number of prefixes of one length, ended ones included, and a few more."""
     spaces = []
     for successors, length in zip(case.by_sentence, case.lengths, strict=True):
-        alive: list[Words] = [()]
+        alive: list[Tokens] = [()]
         for _ in range(length):
             grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
             spaces.append(len(grown))
@@ -181,17 +181,17 @@ fixed_cases = st.one_of(unconstrained_cases(end_symbol=False), constrained_cases
 open_cases = unconstrained_cases(end_symbol=True)
 
 
-def sequences(result: SearchResult, b: int) -> list[Words]:
+def sequences(result: SearchResult, b: int) -> list[Tokens]:
     """The sequences returned for a sentence, without padding; places that hold none are left out."""
     rows, lengths, scores = result.tokens_BNT[b].tolist(), result.length_BN[b].tolist(), result.score_BN[b].tolist()
     found = zip(rows, lengths, scores, strict=True)
     return [tuple(row[:length]) for row, length, score in found if score > -math.inf]
 
 
-def beams_of(result: SearchResult, b: int) -> list[list[tuple[Words, float]]]:
+def beams_of(result: SearchResult, b: int) -> list[list[tuple[Tokens, float]]]:
     """Every step's prefixes with their scores, read back through the parents."""
     beams, steps = result.beams, []
-    rows: list[Words] = [()] * beams.tokens_TBJ.shape[2]
+    rows: list[Tokens] = [()] * beams.tokens_TBJ.shape[2]
     columns = (beams.tokens_TBJ[:, b].tolist(), beams.parents_TBJ[:, b].tolist(), beams.scores_TBJ[:, b].tolist())
     for tokens, parents, scores in zip(*columns, strict=True):
         rows = [(*rows[parent], token) for token, parent in zip(tokens, parents, strict=True)]

@@ -24,8 +24,8 @@ from argbeam.tasks.contract import Item
 from oracles import (
     BruteForce,
     Next,
+    Tokens,
     ToyModel,
-    Words,
     brute_force_beam,
     brute_force_stop_best,
     brute_force_stop_top,
@@ -120,10 +120,10 @@ def test_replayed_decoding_finds_the_same_whatever_the_shapes_are_rounded_to(
     assert captured.graphs.failure is None
 
 
-def traced_beams(decoded: Decoded) -> list[list[Words]]:
+def traced_beams(decoded: Decoded) -> list[list[Tokens]]:
     """The prefixes of every step, read forward through the parents."""
-    beams: list[list[Words]] = []
-    before: list[Words] = [()]
+    beams: list[list[Tokens]] = []
+    before: list[Tokens] = [()]
     for step in decoded.trace:
         assert step["ranks"] == sorted(step["ranks"], reverse=True)
         pairs = zip(step["tokens"], step["parents"], strict=True)
@@ -219,7 +219,7 @@ def test_dead_ends_are_counted_and_leave_the_prefix_before_them() -> None:
 def test_perplexity_is_the_sum_over_gold_words_by_hand() -> None:
     """exp of minus the mean log-probability of all gold words; a sentence without gold does not count."""
     model = ToyModel(len(VOCABULARY), seed=3, scale=2.0)
-    golds: list[Words] = [(4, 5, EOS), (6,), (), (5, 5, 4, 6, EOS), (4, EOS)]
+    golds: list[Tokens] = [(4, 5, EOS), (6,), (), (5, 5, 4, 6, EOS), (4, EOS)]
     examples = [Example((4,) * (1 + len(gold)), gold, 7 * i) for i, gold in enumerate(golds)]
     total = math.fsum(logprob_sum(model, 7 * i)(gold) for i, gold in enumerate(golds) if gold)
     expected = math.exp(-total / sum(map(len, golds)))

@@ -41,7 +41,7 @@ from loss_oracles import (
     naive_total,
     naive_zero_one,
 )
-from oracles import Score, UninterruptedSearch, Words, example_of, uninterrupted_search
+from oracles import Score, Tokens, UninterruptedSearch, example_of, uninterrupted_search
 
 Rule = LastScore | ScoreSum
 # A policy, and the step of a search without restarts that it trains on.
@@ -129,7 +129,7 @@ def test_other_policies_and_sums_have_the_loss_of_rescoring_their_violations(
     step = bso_step(task, beam, margin=margin, policy=policy, rule=rule)
     trained_step = POLICIES[policy]
 
-    def margin_loss(source: Words, gold: Words, score: Score, rescore: Rescore) -> Tensor | None:
+    def margin_loss(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Tensor | None:
         gives_up = isinstance(task.stop, StopTop)
         search = uninterrupted_search(
             task.naive(source), score, gold, beam=beam, ended_gives_up_place=gives_up, ties=False
@@ -220,10 +220,10 @@ def test_gradients_are_numerical_derivatives(task_name: str) -> None:
 # Cases computed by hand: tokens a to d, with their scores after each prefix in a table.
 
 A, B, C, D = 4, 5, 6, 7
-Scores = dict[Words, dict[int, float]]
+Scores = dict[Tokens, dict[int, float]]
 
 
-def by_hand(table: Scores, gold: Words, beam: int, **settings: object) -> tuple[TableModel, LossOutput]:
+def by_hand(table: Scores, gold: Tokens, beam: int, **settings: object) -> tuple[TableModel, LossOutput]:
     """BSO of one sentence of fixed length; words that the table leaves out score -100."""
     model = TableModel(table, vocabulary=VOCABULARY)
     bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, open_length=False)

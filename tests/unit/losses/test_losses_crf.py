@@ -20,7 +20,7 @@ from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Unconstrained
 from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
 from loss_oracles import Rescore, TableModel, gradients, naive_total
-from oracles import Score, Words, enumerate_sequences, example_of, uninterrupted_search
+from oracles import Score, Tokens, enumerate_sequences, example_of, uninterrupted_search
 
 
 def crf_step(task: Task, beam: int) -> CrfStep:
@@ -47,7 +47,7 @@ def test_with_a_beam_as_wide_as_the_space_it_is_the_globally_normalised_probabil
     noise = data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
     widest = 1
 
-    def minus_log_probability(source: Words, gold: Words, score: Score, rescore: Rescore) -> Tensor:
+    def minus_log_probability(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Tensor:
         nonlocal widest
         successors = task.naive(source)
         spaces = [enumerate_sequences(successors, length=t) for t in range(1, len(gold) + 1)]
@@ -71,7 +71,7 @@ def test_loss_and_gradients_are_those_of_rescoring_the_beam_where_gold_fell_off(
     beam = data.draw(st.sampled_from([1, 2, 3, 10]))
     stops: list[int] = []
 
-    def minus_log_share(source: Words, gold: Words, score: Score, rescore: Rescore) -> Tensor:
+    def minus_log_share(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Tensor:
         gives_up = isinstance(task.stop, StopTop)
         search = uninterrupted_search(
             task.naive(source), score, gold, beam=beam, ended_gives_up_place=gives_up, ties=False
@@ -104,7 +104,7 @@ def test_the_cases_compared_with_rescoring_stop_early_and_late() -> None:
 A, B, C = 4, 5, 6
 
 
-def by_hand(table: dict[Words, dict[int, float]], gold: Words, beam: int) -> tuple[TableModel, LossOutput]:
+def by_hand(table: dict[Tokens, dict[int, float]], gold: Tokens, beam: int) -> tuple[TableModel, LossOutput]:
     model = TableModel(table, vocabulary=VOCABULARY)
     crf = Crf(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, start_beam=beam, open_length=False)
     return model, crf.at(0)(model, make_batch([example_of(gold)]), None)
@@ -112,7 +112,7 @@ def by_hand(table: dict[Words, dict[int, float]], gold: Words, beam: int) -> tup
 
 # Beam 2, gold a a a. Step 1: b 2, a 1. Step 2, by sums: b b 2 + 1 = 3, b c 2 + 0.5 = 2.5, gold a a 1 + 1 = 2: it falls
 # off. What comes after does not count.
-LOST: dict[Words, dict[int, float]] = {
+LOST: dict[Tokens, dict[int, float]] = {
     (): {B: 2.0, A: 1.0},
     (B,): {B: 1.0, C: 0.5},
     (A,): {A: 1.0},

@@ -21,7 +21,7 @@ from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
 from loss_cases import small_lstm
 from loss_oracles import TableModel, alone, gradients, naive_one_minus_bleu, noise_alone
-from oracles import Words
+from oracles import Tokens
 
 VOCABULARY = 6
 ALLOWED = [word for word in range(VOCABULARY) if word not in (PAD, BOS)]
@@ -36,7 +36,7 @@ def mixer_of(width: int, *, extra: int = 1, expected: float = 0.0) -> Mixer:
     return Mixer(Unconstrained(VOCABULARY, end_symbol=True), baseline, extra_length=extra, baseline_weight=0.5)
 
 
-def outcomes(*, begin: int, limit: int) -> Iterator[Words]:
+def outcomes(*, begin: int, limit: int) -> Iterator[Tokens]:
     """Every continuation from place `begin` on: up to the end symbol, or to the limit."""
     if begin == limit:
         yield ()
@@ -48,7 +48,7 @@ def outcomes(*, begin: int, limit: int) -> Iterator[Words]:
             yield from ((word, *rest) for rest in outcomes(begin=begin + 1, limit=limit))
 
 
-def word_scores(model: LstmSeq2Seq, one: Batch, noise: Noise | None, words: Words) -> list[Tensor]:
+def word_scores(model: LstmSeq2Seq, one: Batch, noise: Noise | None, words: Tokens) -> list[Tensor]:
     """The scores of all words before each word of one sequence."""
     state, found = model.encode(one, noise), []
     for read in (BOS, *words[:-1]):
@@ -57,13 +57,13 @@ def word_scores(model: LstmSeq2Seq, one: Batch, noise: Noise | None, words: Word
     return found
 
 
-def reward(words: Words) -> float:
+def reward(words: Tokens) -> float:
     """By sacreBLEU, of which the end symbol is no word."""
     without_end = tuple(word for word in words if word != EOS)
     return 1 - naive_one_minus_bleu(without_end, GOLD[:-1], None)
 
 
-def forced(words: Words) -> Callable[..., Pick]:
+def forced(words: Tokens) -> Callable[..., Pick]:
     """In the place of `drawn_tokens`: the words of one outcome."""
     told = torch.tensor([*words, *[4] * 9])
     return lambda *_, **__: lambda scores_BV, t: told[t : t + 1]

@@ -21,7 +21,7 @@ from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Choices, Permutation, Unconstrained
 from loss_cases import small_lstm
 from loss_oracles import gradients, naive_one_minus_bleu, noise_alone, prefix_logprob
-from oracles import Words, enumerate_sequences, permutation, unconstrained
+from oracles import Tokens, enumerate_sequences, permutation, unconstrained
 
 VOCABULARY = 6
 EXAMPLES = [
@@ -34,7 +34,7 @@ EXAMPLES = [
 class Given:
     """Candidates told beforehand, the same for every sentence."""
 
-    sequences: tuple[Words, ...]
+    sequences: tuple[Tokens, ...]
     beam = 0
 
     def __call__(
@@ -44,17 +44,17 @@ class Given:
         return torch.tensor(rows).expand(len(limit_B), -1, -1)
 
 
-def naive_bleu_risk(words: Words, gold: Words) -> float:
+def naive_bleu_risk(words: Tokens, gold: Tokens) -> float:
     return naive_one_minus_bleu(
         tuple(word for word in words if word != EOS), tuple(word for word in gold if word != EOS), None
     )
 
 
-def naive_token_error(words: Words, gold: Words) -> float:
+def naive_token_error(words: Tokens, gold: Tokens) -> float:
     return 1 - sum(a == b for a, b in zip(words, gold, strict=False)) / max(len(words), len(gold))
 
 
-NAIVE: dict[str, Callable[[Words, Words], float]] = {
+NAIVE: dict[str, Callable[[Tokens, Tokens], float]] = {
     "sentence_bleu": naive_bleu_risk,
     "zero_one": lambda words, gold: float(words != gold),
     "token_error": naive_token_error,
@@ -62,7 +62,7 @@ NAIVE: dict[str, Callable[[Words, Words], float]] = {
 
 
 def expected_risk(
-    model: LstmSeq2Seq, batch: Batch, noise: Noise | None, *, space: set[Words], alpha: float, risk: str
+    model: LstmSeq2Seq, batch: Batch, noise: Noise | None, *, space: set[Tokens], alpha: float, risk: str
 ) -> Tensor:
     """Sentence by sentence over a set of outputs: sum p^alpha risk / sum p^alpha."""
     total = torch.zeros((), dtype=torch.float64)
@@ -77,7 +77,7 @@ def expected_risk(
     return total
 
 
-def whole_space(limit: int) -> set[Words]:
+def whole_space(limit: int) -> set[Tokens]:
     """Every output of at most so many words; those that reach the limit need no end symbol."""
     following = unconstrained(VOCABULARY, end_symbol=True)
     cut = (words for words in enumerate_sequences(following, length=limit) if EOS not in words)
@@ -137,7 +137,7 @@ def test_what_is_there_twice_counts_once(include_gold: bool) -> None:
     batch = make_batch(EXAMPLES[:1])
     successors = Unconstrained(VOCABULARY, end_symbol=True)
 
-    def of(*sequences: Words, gold: bool) -> tuple[float, float]:
+    def of(*sequences: Tokens, gold: bool) -> tuple[float, float]:
         out = Mrt(successors, Given(sequences), alpha=0.5, include_gold=gold, extra_length=2)(model, batch, None)
         return out.total.item(), out.sums["candidates"].item()
 

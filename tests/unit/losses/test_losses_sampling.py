@@ -1,4 +1,4 @@
-"""Words that a model draws: their distribution, where they end, and what they do not depend on."""
+"""Tokens that a model draws: their distribution, where they end, and what they do not depend on."""
 
 import math
 from collections import Counter
@@ -18,10 +18,10 @@ from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from loss_oracles import TableModel
-from oracles import ToyModel, Words, enumerate_sequences, permutation, shift_reduce
+from oracles import Tokens, ToyModel, enumerate_sequences, permutation, shift_reduce
 
 # After the empty prefix 4, 5 and the end stand 3 : 2 : 1; after 4 the end and 5 stand 1 : 1; after 5 they stand 1 : 3.
-ODDS: dict[Words, dict[int, float]] = {
+ODDS: dict[Tokens, dict[int, float]] = {
     (): {4: math.log(3), 5: math.log(2), EOS: 0.0},
     (4,): {EOS: 0.0, 5: 0.0},
     (5,): {EOS: 0.0, 5: math.log(3)},
@@ -30,11 +30,11 @@ ODDS: dict[Words, dict[int, float]] = {
 PROBABILITIES = {(EOS,): 1 / 6, (4, EOS): 1 / 4, (4, 5): 1 / 4, (5, EOS): 1 / 12, (5, 5): 1 / 4}
 
 
-def same_sentence(times: int, *, target: Words = (4, 4)) -> Batch:
+def same_sentence(times: int, *, target: Tokens = (4, 4)) -> Batch:
     return make_batch([Example((4,), target, number) for number in range(times)])
 
 
-def chi_square(found: Counter[Words], expected: dict[Words, float], draws: int) -> float:
+def chi_square(found: Counter[Tokens], expected: dict[Tokens, float], draws: int) -> float:
     """How many standard deviations Pearson's statistic lies above its mean; what cannot be drawn must not be."""
     assert found.keys() <= expected.keys()
     statistic = sum((found[key] - draws * p) ** 2 / (draws * p) for key, p in expected.items())
@@ -57,7 +57,7 @@ def sampled(
     )
 
 
-def words_of(row: list[int]) -> Words:
+def words_of(row: list[int]) -> Tokens:
     return tuple(word for word in row if word != PAD)
 
 
@@ -135,7 +135,7 @@ def test_a_sentences_samples_do_not_depend_on_neighbours_or_padding(
 def test_samples_under_a_constraint_are_valid_and_reach_everything(task: str, room: int) -> None:
     """A source of three words, two of them alike, or of two words to be parsed with two actions: few outputs exist.
     They end where no word is valid any more, also where there is room."""
-    source: Words = (4, 5, 4)
+    source: Tokens = (4, 5, 4)
     successors, following, length = {
         "permutation": (Permutation(), permutation(source), 3),
         "shift_reduce": (ShiftReduce(8, actions=2), shift_reduce(source, vocabulary=8, actions=2), 5),

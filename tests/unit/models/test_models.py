@@ -31,7 +31,7 @@ from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.settings.recipe_files import parse_recipe
 from loss_oracles import alone
-from oracles import Words, enumerate_sequences, example_of, permutation
+from oracles import Tokens, enumerate_sequences, example_of, permutation
 from small_runs import final_tensors, finish, same_tensors, short_text, small_recipe, stop_after
 
 CPU = torch.device("cpu")
@@ -293,11 +293,11 @@ def test_with_dropout_replayed_scores_are_the_searched_scores(make: Made, beam: 
     torch.testing.assert_close(again.rival_score_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
 
 
-def log_probability(model: LstmLanguageModel) -> Callable[[Words], float]:
+def log_probability(model: LstmLanguageModel) -> Callable[[Tokens], float]:
     """Of a sequence of words, by the loops above."""
 
     @cache
-    def logprobs(read: Words) -> list[float]:
+    def logprobs(read: Tokens) -> list[float]:
         with torch.no_grad():
             return naive_language_model(model, [], [*read, BOS])[-1].log_softmax(0).tolist()
 
@@ -424,7 +424,7 @@ def examples_of(run: Run, split: str) -> list[Example]:
     return [run.task.example(item, number) for number, item in enumerate(run.task.read(split).items)]
 
 
-def bigram_perplexity(train: Sequence[Words], dev: Sequence[Words], vocabulary: int) -> float:
+def bigram_perplexity(train: Sequence[Tokens], dev: Sequence[Tokens], vocabulary: int) -> float:
     """0.7 of the share of the word among those seen after the word before it, 0.3 of its own, add-one smoothed."""
     words = Counter(word for sentence in train for word in sentence)
     pairs = Counter(pair for sentence in train for pair in pairwise((BOS, *sentence)))

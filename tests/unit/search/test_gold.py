@@ -16,7 +16,7 @@ from argbeam.search.score_rules import LastScore, ScoreRule, ScoreSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Unconstrained
-from oracles import ToyModel, UninterruptedSearch, Words, example_of, uninterrupted_search
+from oracles import Tokens, ToyModel, UninterruptedSearch, example_of, uninterrupted_search
 from toy_cases import (
     Case,
     beams_of,
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None]] = {
 
 
 def check(
-    found: Violations, b: int, truth: UninterruptedSearch, gold: Words, step: int | None, stop: Stop | None
+    found: Violations, b: int, truth: UninterruptedSearch, gold: Tokens, step: int | None, stop: Stop | None
 ) -> None:
     """One row of the result against the search over lists; `step` is the one trained on, counted from 1."""
     length = len(gold)
@@ -58,7 +58,7 @@ def check(
     assert bool(found.rival_ended_BT[b].any()) == ended
 
 
-def prefixes_of(result: SearchResult, b: int, *, beam: int, length: int) -> list[list[Words]]:
+def prefixes_of(result: SearchResult, b: int, *, beam: int, length: int) -> list[list[Tokens]]:
     return [[prefix for prefix, _ in kept[:beam]] for kept in beams_of(result, b)[:length]]
 
 

@@ -13,16 +13,16 @@ from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors
-from oracles import ToyModel, Words, brute_force_beam, example_of, last_score
+from oracles import Tokens, ToyModel, brute_force_beam, example_of, last_score
 from toy_cases import beams_of, sequences, table_case
 
-# Words are 4, 5, 6 = a, b, c; scores are given by (prefix, word), all others are -100.
+# Tokens are 4, 5, 6 = a, b, c; scores are given by (prefix, word), all others are -100.
 
 A, B, C = 4, 5, 6
 
 
 def search_table(
-    table: dict[tuple[Words, int], float],
+    table: dict[tuple[Tokens, int], float],
     *,
     beam: int,
     length: int,
@@ -82,7 +82,7 @@ def test_stop_best_returns_the_end_symbol_with_the_best_score() -> None:
     assert result.score_BN.tolist() == [[5.0, 3.0, 1.0]]
 
 
-def log_table(probabilities: dict[tuple[Words, int], float]) -> dict[tuple[Words, int], float]:
+def log_table(probabilities: dict[tuple[Tokens, int], float]) -> dict[tuple[Tokens, int], float]:
     """Probabilities that sum to 1 after each prefix, as logarithms: their softmax is themselves."""
     return {key: math.log(p) for key, p in probabilities.items()}
 

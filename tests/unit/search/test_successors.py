@@ -12,7 +12,7 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.errors import DataError
 from argbeam.search.successors import Choices, Permutation, ShiftReduce, Successors, Unconstrained, check_gold
-from oracles import Next, Words, enumerate_sequences, example_of, permutation, shift_reduce
+from oracles import Next, Tokens, enumerate_sequences, example_of, permutation, shift_reduce
 
 
 def words_allowed(choices: Choices, sentences: int) -> list[list[int]]:
@@ -29,9 +29,9 @@ def words_allowed(choices: Choices, sentences: int) -> list[list[int]]:
     ]
 
 
-def reachable(successors: Successors, batch: Batch, length: int) -> set[Words]:
+def reachable(successors: Successors, batch: Batch, length: int) -> set[Tokens]:
     """Every sequence of this length that the choices of a batch of one sentence admit."""
-    frontier: list[tuple[Words, Choices]] = [((), successors.start(batch))]
+    frontier: list[tuple[Tokens, Choices]] = [((), successors.start(batch))]
     for _ in range(length):
         frontier = [
             ((*prefix, word), choices.advance(torch.tensor([word])))
@@ -68,7 +68,7 @@ def test_a_repeated_word_is_one_candidate_with_a_count() -> None:
     assert after.advance(torch.tensor([5])).allowed().tolist() == [[False, True, False]]
 
 
-def is_parse(symbols: Words, source: list[int], first_action: int) -> bool:
+def is_parse(symbols: Tokens, source: list[int], first_action: int) -> bool:
     """Run the symbols on a stack of numbers and see whether one item is left and all words are read."""
     stack: list[int] = []
     waiting = list(source)
@@ -121,7 +121,7 @@ def test_rows_go_their_own_ways_and_select_moves_them(
     ]
     start = torch.arange(len(sources)).repeat_interleave(rows)
     choices = successors.start(batch).select(start)
-    prefixes: list[Words] = [()] * (rows * len(sources))
+    prefixes: list[Tokens] = [()] * (rows * len(sources))
     steps = min(2 * len(source) - 1 if parsing else len(source) for source in sources)
     for _ in range(steps):
         expected = [sorted(loops[n // rows](prefix)) for n, prefix in enumerate(prefixes)]
