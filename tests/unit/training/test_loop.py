@@ -32,7 +32,7 @@ from argbeam.training.loop import Trainer
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.state import Position
 from argbeam.training.step import TrainStep
-from small_runs import BSO, PRETRAIN, RATES, short_text, small_recipe
+from small_runs import BSO, PRETRAIN, RATES, same_tensors, short_text, small_recipe
 from tape import Tape, TapeRecorder
 
 CPU = torch.device("cpu")
@@ -57,34 +57,24 @@ def weights_of(trainer: Trainer) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
 
-def weights_by_epoch(trainer: Trainer) -> tuple[list[dict[str, Tensor]], list[Event]]:
-    """Train to the end; the weights after every epoch, and all events."""
-    epochs, events = [], []
-    for event in trainer.events():
-        events.append(event)
-        if isinstance(event, Record) and event.values["kind"] == "epoch":
-            epochs.append(weights_of(trainer))
-    return epochs, events
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def told(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *, keep: str) -> None:
-    """Dev figures told beforehand, one an epoch."""
-    figures: Iterator[float] = iter(values)
-
-    def perplexity(*_: Any, **__: Any) -> float:
-        return next(figures)
+def fix_dev(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *, keep: str = "perplexity") -> None:
+    """Dev has these perplexities, one an epoch; or these scores, where they are what is kept by."""
+    figures = iter(values)
 
     def evaluate(*_: Any, **__: Any) -> Evaluation:
         value = next(figures)
-        return Evaluation(Score(value, {"bleu": value}, "told"), [], [], 0, 0)
+        return Evaluation(Score(value, {"bleu": value}, "fixed"), [], [], 0, 0)
 
-    monkeypatch.setattr(epoch_record, *(("perplexity", perplexity) if keep == "perplexity" else ("evaluate", evaluate)))
-    if keep == "score":
-        monkeypatch.setattr(epoch_record, "perplexity", lambda *_, **__: 1.0)
+    monkeypatch.setattr(epoch_record, "perplexity", lambda *_, **__: 1.0 if keep == "score" else next(figures))
+    monkeypatch.setattr(epoch_record, "evaluate", evaluate)
+
+
+def diverged(recipe: Recipe) -> Trainer:
+    """A trainer with a weight that is not a number: no gradient is finite."""
+    trainer = trainer_of(recipe)
+    with torch.no_grad():
+        trainer.model.output_layer.bias[5] = torch.nan
+    return trainer
 
 
 def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -> None:
@@ -122,52 +112,47 @@ def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("keep", "values", "kept"),
+    ("keep", "values", "best", "kept"),
     [
-        ("perplexity", [3.0, 1.0, 2.0, 4.0], 1),
-        ("perplexity", [3.0, 2.0, 2.0, 2.0], 1),
-        ("score", [3.0, 1.0, 4.0, 2.0], 2),
-        ("score", [0.0, 0.0, 0.0, 0.0], 0),
-        ("last", [3.0, 1.0, 4.0, 2.0], 3),
+        ("perplexity", [3.0, 1.0, 2.0, 4.0], [True, True, False, False], 1),
+        ("perplexity", [3.0, 2.0, 2.0, 2.0], [True, True, False, False], 1),
+        ("score", [3.0, 1.0, 4.0, 2.0], [True, False, True, False], 2),
+        ("score", [0.0, 0.0, 0.0, 0.0], [True, False, False, False], 0),
+        ("last", [3.0, 1.0, 4.0, 2.0], [False, False, False, False], 3),
     ],
 )
 def test_a_stage_ends_with_the_weights_of_its_best_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, values: list[float], kept: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, values: list[float], best: list[bool], kept: int
 ) -> None:
     """Of equal ones the first; every epoch's weights differ, so that only one can be meant."""
-    told(monkeypatch, values, keep="score" if keep == "score" else "perplexity")
+    fix_dev(monkeypatch, values, keep=keep)
     trainer = trainer_of(one_stage(tmp_path, epochs=4, keep=keep))
-    by_epoch, events = weights_by_epoch(trainer)
+    by_epoch, events = [], []
+    for event in trainer.events():
+        events.append(event)
+        by_epoch += [weights_of(trainer) for _ in records_of([event], "epoch")]
     (stage,) = records_of(events, "stage")
     assert stage["kept_epoch"] == kept
     assert stage["value"] == (None if keep == "last" else values[kept])
-    assert [same(weights_of(trainer), weights) for weights in by_epoch] == [epoch == kept for epoch in range(4)]
-    better = [record["best"] for record in records_of(events, "epoch")]
-    assert better == [keep != "last" and values.index(v) == e and _leads(values, e, keep) for e, v in enumerate(values)]
-
-
-def _leads(values: Sequence[float], epoch: int, keep: str) -> bool:
-    sign = 1 if keep == "perplexity" else -1
-    return all(sign * values[epoch] < sign * value for value in values[:epoch])
+    assert [same_tensors(weights_of(trainer), weights) for weights in by_epoch] == [e == kept for e in range(4)]
+    assert [record["best"] for record in records_of(events, "epoch")] == best
 
 
 def test_the_next_stage_starts_from_the_weights_kept_and_with_a_fresh_optimizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(monkeypatch, [1.0, 2.0, 3.0], keep="perplexity")
-    stage = {**PRETRAIN, "keep": "perplexity"}
-    stages = {"a": stage, "b": {**stage, "epochs": 1}}
+    fix_dev(monkeypatch, [1.0, 2.0, 3.0])
+    stages = {"a": PRETRAIN, "b": {**PRETRAIN, "epochs": 1}}
     trainer = trainer_of(small_recipe(data=short_text(tmp_path), stages=stages))
-    after_first: dict[str, Tensor] = {}
-    before_second: dict[str, Tensor] = {}
+    by_epoch: list[dict[str, Tensor]] = []
     for event in trainer.events():
-        if isinstance(event, Record) and event.values["kind"] == "epoch" and event.values["update"] == 3:
-            after_first = weights_of(trainer)
+        by_epoch += [weights_of(trainer) for _ in records_of([event], "epoch")]
         if isinstance(event, Saved) and event.position.stage == 1:
-            before_second = weights_of(trainer)
-            assert not [name for name in event.tensors if name.startswith(("optimizer.", "best.", "sums."))]
-            assert (event.position.best_value, event.position.best_epoch) == (None, -1)
-    assert same(after_first, before_second)
+            break
+    assert isinstance(event, Saved)
+    assert same_tensors(weights_of(trainer), by_epoch[0])
+    assert not [name for name in event.tensors if name.startswith(("optimizer.", "best.", "sums."))]
+    assert (event.position.best_value, event.position.best_epoch) == (None, -1)
 
 
 @pytest.mark.parametrize(
@@ -193,28 +178,27 @@ def test_a_stage_ends_with_the_average_if_asked_to(tmp_path: Path, keep: str, av
         torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("patience", "epochs"), [(0, 6), (1, 3), (2, 6), (3, 6)])
-def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int, epochs: int
+@pytest.mark.parametrize(
+    ("train_beam", "patience", "epochs", "kept"),
+    [(0, 0, 6, 4), (0, 1, 3, 1), (0, 2, 6, 4), (0, 3, 6, 4), (4, 1, 3, 0), (4, 2, 4, 0), (4, 3, 5, 0), (4, 4, 8, 5)],
+)
+def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one_at_the_full_beam(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_beam: int, patience: int, epochs: int, kept: int
 ) -> None:
-    """5 4 | 4.5 | 3 2 9: one epoch without a better figure after the second; with patience 2 all six are trained."""
-    told(monkeypatch, [5.0, 4.0, 4.5, 3.0, 2.0, 9.0], keep="perplexity")
-    events = list(trainer_of(one_stage(tmp_path, epochs=6, keep="perplexity", patience=patience)).events())
-    (stage,) = records_of(events, "stage")
-    assert stage["epochs"] == len(records_of(events, "epoch")) == epochs
-    assert stage["kept_epoch"] == (1 if patience == 1 else 4)
+    """Perplexities 5 4 | 4.5 | 3 2 9 without a beam: one epoch without a better figure after the second.
 
-
-@pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (2, 4), (3, 5), (4, 8)])
-def test_patience_does_not_run_out_while_the_beam_grows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int, epochs: int
-) -> None:
-    """Beams 2, 3, 4, 4, ...: the third epoch is the first with the full beam, and counts as the first without a better
-    score than the first epoch's 9. The sixth is the best of those that are waited for with patience 4."""
-    told(monkeypatch, [9.0, 1.0, 1.0, 1.0, 2.0, 9.5, 1.0, 1.0], keep="score")
-    loss = {"kind": "bso", "train_beam": 4, "epochs_per_beam": 1}
-    events = list(trainer_of(one_stage(tmp_path, epochs=8, loss=loss, keep="score", patience=patience)).events())
-    assert [record["beam"] for record in records_of(events, "epoch")] == [2, 3, 4, 4, 4, 4, 4, 4][:epochs]
+    Scores 9 1 1 1 2 | 9.5 with beams 2, 3, 4, 4, ...: the third epoch is the first with the full beam, and counts as
+    the first without a better score; the sixth is the best of those that are waited for with patience 4."""
+    if train_beam:
+        values, beams = [9.0, 1.0, 1.0, 1.0, 2.0, 9.5, 1.0, 1.0], [2, 3, 4, 4, 4, 4, 4, 4]
+        stage = {"keep": "score", "loss": {"kind": "bso", "train_beam": train_beam, "epochs_per_beam": 1}}
+    else:
+        values, beams, stage = [5.0, 4.0, 4.5, 3.0, 2.0, 9.0], [0] * 6, {"keep": "perplexity"}
+    fix_dev(monkeypatch, values, keep=str(stage["keep"]))
+    events = list(trainer_of(one_stage(tmp_path, epochs=len(values), patience=patience, **stage)).events())
+    (record,) = records_of(events, "stage")
+    assert (record["epochs"], record["kept_epoch"]) == (epochs, kept)
+    assert [record["beam"] for record in records_of(events, "epoch")] == beams[:epochs]
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -277,11 +261,8 @@ def test_training_that_diverges_ends_with_an_error(tmp_path: Path, pairs: int, m
     """Twenty gradients in a row that are not finite are too many; the device is read when the epoch ends."""
     recipe = one_stage(tmp_path, epochs=2, keep="last")
     (tmp_path / "train.txt").write_text("ba ko\nko ti\n" * pairs, encoding="utf-8")
-    trainer = trainer_of(recipe)
-    with torch.no_grad():
-        trainer.model.output_layer.bias[5] = torch.nan
     with pytest.raises(ArgbeamError) as error:
-        list(trainer.events())
+        list(diverged(recipe).events())
     assert str(error.value) == f"{message}; training has diverged: lower the learning rates of the stage"
 
 
@@ -291,16 +272,13 @@ def test_gradients_in_a_row_are_counted_over_epochs_and_stops(
 ) -> None:
     """Three updates an epoch, all bad: five in a row are reached within the second epoch and seen at its end."""
     recipe = one_stage(tmp_path, "runtime.not_finite_limit=5", epochs=9, keep="last")
-    told(monkeypatch, [1.0] * 9, keep="perplexity")
-    trainer = trainer_of(recipe)
-    with torch.no_grad():
-        trainer.model.output_layer.bias[5] = torch.nan
+    fix_dev(monkeypatch, [1.0] * 9)
+    trainer = diverged(recipe)
     if stopped:
         trainer.stop_asked = lambda: trainer.position.update == 2
         saved = list(trainer.events())[-1]
         assert isinstance(saved, Saved) and saved.stopped
-        trainer = trainer_of(recipe)
-        trainer = replace(trainer, position=saved.position, resumed=saved.tensors)
+        trainer = replace(trainer_of(recipe), position=saved.position, resumed=saved.tensors)
     with pytest.raises(ArgbeamError, match=r"^update 6: 6 gradients in a row were not finite and were left out; "):
         list(trainer.events())
 
@@ -311,7 +289,7 @@ def test_bad_gradients_among_good_ones_do_not_end_training(tmp_path: Path, monke
         tmp_path, "runtime.not_finite_limit=2", "batch.size=1", "model.dropout=0.0", epochs=4, keep="last"
     )
     (tmp_path / "train.txt").write_text("ba ko\nko ba\nti lu\n", encoding="utf-8")
-    told(monkeypatch, [1.0] * 4, keep="perplexity")
+    fix_dev(monkeypatch, [1.0] * 4)
     trainer = trainer_of(recipe)
     with torch.no_grad():
         trainer.model.encoder.embedding.weight[trainer.task.source.index["ti"]] = torch.nan
@@ -372,7 +350,9 @@ def test_a_model_is_searched_as_it_was_trained_but_for_what_the_recipe_says(tmp_
 
 
 def test_an_epochs_figures_are_made_from_sums() -> None:
-    """8 violations in 32 words of 4 sentences in 2 updates: a quarter of the words, segments of 24 / 8 = 3 words."""
+    """8 violations in 32 words of 4 sentences in 2 updates: a quarter of the words, segments of 24 / 8 = 3 words. Some
+    losses report more: rewards of 3 are 0.75 a sentence, 16 own words a half of all, an error of 8 a half of each; 3 of
+    4 sentences lost gold early, after 10 words in all, 2.5 each."""
     sums = {
         "loss": 16.0,
         "words": 32.0,
@@ -389,7 +369,9 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
         "segment_words": 24.0,
         "gold_on_beam": 3.0,
     }
-    assert epoch_figures(sums) == {
+    of_some = {"reward": 3.0, "own_words": 16.0, "baseline_error": 8.0, "stopped_early": 3.0, "stop_words": 10.0}
+    of_some |= {"risk": 1.0, "candidates": 20.0, "sequence_loss": 64.0, "cross_entropy": 16.0}
+    figures = {
         "sentences": 4.0,
         "words": 32.0,
         "loss_per_word": 0.5,
@@ -403,18 +385,8 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
         "segment_length": 3.0,
         "gold_on_beam": 0.75,
     }
-    assert epoch_figures({})["loss_per_word"] == 0.0
-
-
-def test_an_epochs_figures_include_those_that_only_some_losses_report() -> None:
-    """4 sentences of 8 words: rewards of 3 are 0.75 each, 4 own words a half of all, an error of 2 a half of each.
-    3 of 4 sentences lost gold early, after 10 words in all, 2.5 each."""
-    sums = {"words": 8.0, "sentences": 4.0, "reward": 3.0, "own_words": 4.0, "baseline_error": 2.0}
-    sums |= {"risk": 1.0, "candidates": 20.0, "sequence_loss": 16.0, "cross_entropy": 4.0}
-    sums |= {"stopped_early": 3.0, "stop_words": 10.0}
-    found = epoch_figures(sums)
-    told = {name: found[name] for name in found if name not in epoch_figures({})}
-    assert told == {
+    assert epoch_figures(sums) == figures
+    assert epoch_figures(sums | of_some) == figures | {
         "stopped_early_share": 0.75,
         "stop_step": 2.5,
         "reward_per_sentence": 0.75,
@@ -425,6 +397,7 @@ def test_an_epochs_figures_include_those_that_only_some_losses_report() -> None:
         "cross_entropy_per_word": 0.5,
         "baseline_error": 0.5,
     }
+    assert epoch_figures({})["loss_per_word"] == 0.0
 
 
 class NoRecorder(TapeRecorder):
@@ -450,7 +423,7 @@ def test_steps_and_searches_that_cannot_be_captured_are_reported_once_and_train_
     recording(monkeypatch, iter([NoRecorder(), NoRecorder()]))  # a third one is not asked for
     trainer = trainer_of(recipe)
     events = list(trainer.events())
-    assert same(weights_of(trainer), weights_of(plain))
+    assert same_tensors(weights_of(trainer), weights_of(plain))
     notices = [event.text for event in events if isinstance(event, Notice)]
     reason = "RuntimeError: a copy from the host is not permitted"
     assert notices == [
