@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,8 @@ class FoundCorpora:
 def find_corpora(data: str, prepared: Path) -> FoundCorpora:
     """Look for a corpus of each kind, the paper's own first. `generated` needs no files."""
     if data == GENERATED:
-        return FoundCorpora(dict.fromkeys(LAYOUTS, _generated()), {})
+        sets = (_data(kind="generated", types=300, train=2000, dev=100, test=200), *_SMALL.split())
+        return FoundCorpora(dict.fromkeys(LAYOUTS, Corpus(GENERATED, sets, 2000)), {})
     found = FoundCorpora({}, {})
     for kind, layouts in LAYOUTS.items():
         looked = [(layout, layout.find(Path(data).resolve(), prepared)) for layout in layouts]
@@ -100,16 +101,9 @@ _SMALL = """
 """
 
 
-def _generated() -> Corpus:
-    data = _data(kind="generated", types=300, train=2000, dev=100, test=200)
-    return Corpus(GENERATED, (data, *_SMALL.split()), 2000)
-
-
 def _ud(root: Path, prepared: Path) -> Corpus:
     names = {split: [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum")] for split in SPLITS}
-    files, missing = _files(root, (name for split in SPLITS for name in names[split]))
-    lists = {split: [files[name] for name in names[split] if name in files] for split in SPLITS}
-    return Corpus("ud-english", (_data(kind="conllu", root=str(root), **lists),), 22_768, missing)
+    return _listed(root, "ud-english", 22_768, names, kind="conllu")
 
 
 def _ud_parsing(root: Path, prepared: Path) -> Corpus:
@@ -139,27 +133,17 @@ def _iwslt(root: Path, prepared: Path) -> Corpus:
 
 
 def _multi30k(root: Path, prepared: Path) -> Corpus:
-    names = {f"{split}_{side}": f"multi30k-de-en/{split}.{ending}" for split in SPLITS for side, ending in _SIDES}
-    files, missing = _files(root, names.values())
-    lists = {key: [files.get(name, "")] for key, name in names.items()}
-    return Corpus("multi30k", (_data(kind="parallel", root=str(root), **lists),), 29_000, missing)
+    names = {f"{split}_{side}": [f"multi30k-de-en/{split}.{ending}"] for split in SPLITS for side, ending in _SIDES}
+    return _listed(root, "multi30k", 29_000, names, kind="parallel")
 
 
 def _tatoeba(root: Path, prepared: Path) -> Corpus:
-    names = {split: f"tatoeba-de-en/{split}.tsv" for split in SPLITS}
-    files, missing = _files(root, names.values())
-    lists = {split: [files.get(name, "")] for split, name in names.items()}
+    names = {split: [f"tatoeba-de-en/{split}.tsv"] for split in SPLITS}
+    corpus = _listed(root, "tatoeba", 160_807, names, kind="tsv", source_column=0, target_column=1)
     # Five times the pairs of Multi30k: fewer epochs are as many updates, and one at each beam as many as two are there.
     # Seq2seq is past its best perplexity after five.
-    sets = (
-        _data(kind="tsv", root=str(root), **lists, source_column=0, target_column=1),
-        "text.tokenizer=moses",
-        "model.dropout=0.2",
-        *_epochs(train=12, pretrain=5, later=12),
-        "stages.train.patience=3",
-        "stages.bso.loss.epochs_per_beam=1",
-    )
-    return Corpus("tatoeba", sets, 160_807, missing)
+    epochs = (*_epochs(train=12, pretrain=5, later=12), "stages.train.patience=3", "stages.bso.loss.epochs_per_beam=1")
+    return replace(corpus, sets=(*corpus.sets, "text.tokenizer=moses", "model.dropout=0.2", *epochs))
 
 
 _PTB = ("LDC, catalogue number LDC99T42", "licensed by the LDC")
@@ -195,17 +179,15 @@ def _override(key: str, value: Any) -> str:
     return f"{key}={tomli_w.dumps({'value': value}).removeprefix('value = ').strip()}"
 
 
-def _files(root: Path, names: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Each name with the ending of its file, plain or compressed, and the names without a file."""
-    found: dict[str, str] = {}
-    missing = []
-    for name in names:
-        there = [name + ending for ending in _COMPRESSIONS if (root / (name + ending)).is_file()]
-        if there:
-            found[name] = there[0]
-        else:
-            missing.append(name)
-    return found, tuple(missing)
+def _listed(root: Path, name: str, sentences: int, files: Mapping[str, Sequence[str]], **settings: Any) -> Corpus:
+    """A corpus of fixed file names by key of the data settings; its files may be compressed."""
+
+    def found(file: str) -> str:
+        return next((file + ending for ending in _COMPRESSIONS if (root / (file + ending)).is_file()), "")
+
+    lists = {key: [found(file) for file in listed] for key, listed in files.items()}
+    missing = tuple(file for listed in files.values() for file in listed if not found(file))
+    return Corpus(name, (_data(root=str(root), **lists, **settings),), sentences, missing)
 
 
 # 02-21, wsj_02, wsj-22: a section, or a range of them.
@@ -215,43 +197,39 @@ _PTB_SPLITS = {"train": set(range(2, 22)), "dev": {22}, "test": {23}}
 
 def _sections(root: Path, kind: str, endings: tuple[str, ...]) -> Corpus:
     """The treebank's sections, in files of one or several, under `root/ptb` or `root`."""
-    best = Corpus("ptb", (), 39_832, tuple(f"ptb/{name}{endings[0]}" for name in ("02-21", "22", "23")))
+    corpus = Corpus("ptb", (), 39_832, tuple(f"ptb/{name}{endings[0]}" for name in ("02-21", "22", "23")))
     for folder in (root / "ptb", root):
         files = _section_files(folder, endings)
-        covered = {section for held in files.values() for section in held}
-        if not covered:
+        if not files:
             continue
         lists = {
-            split: [(folder / name).relative_to(root).as_posix() for name, held in files.items() if held <= wanted]
+            split: [path.relative_to(root).as_posix() for path, held in files.items() if held <= wanted]
             for split, wanted in _PTB_SPLITS.items()
         }
-        absent = sorted(set().union(*_PTB_SPLITS.values()) - covered)
+        absent = sorted(set().union(*_PTB_SPLITS.values()).difference(*files.values()))
         missing = tuple(f"{folder.name}/{section:02}{endings[0]}" for section in absent)
-        best = replace(best, sets=(_data(kind=kind, root=str(root), **lists),), missing=missing)
+        corpus = replace(corpus, sets=(_data(kind=kind, root=str(root), **lists),), missing=missing)
         if not missing:
             break
-    return best
+    return corpus
 
 
-def _section_files(folder: Path, endings: tuple[str, ...]) -> dict[str, set[int]]:
-    """Files by name, with the sections that the name states; files across two splits are not used."""
-    found: dict[str, set[int]] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+def _section_files(folder: Path, endings: tuple[str, ...]) -> dict[Path, set[int]]:
+    """Files with the sections that their names state; files across two splits are not used."""
+    found: dict[Path, set[int]] = {}
+    for path in sorted(folder.glob("*")):
         plain = path.name.removesuffix(".gz").removesuffix(".xz")
         ending = next((one for one in endings if plain.endswith(one)), None)
         named = _SECTION.fullmatch(plain.removesuffix(ending)) if ending else None
-        if named is None or not path.is_file():
-            continue
-        held = set(range(int(named[1]), int(named[2] or named[1]) + 1))
+        held = set(range(int(named[1]), int(named[2] or named[1]) + 1)) if named and path.is_file() else set()
         if held and any(held <= split for split in _PTB_SPLITS.values()):
-            found[path.name] = held
+            found[path] = held
     return found
 
 
 def _with_vectors(corpus: Corpus, root: Path) -> Corpus:
     """The corpus with word vectors for parsing: the first file of `vectors/`."""
-    folder = root / "vectors"
-    names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    names = sorted(path.name for path in (root / "vectors").glob("*") if path.is_file())
     vectors = f"vectors/{names[0]}" if names else ""
     notes = () if names else ("no file in vectors/: parsing starts from random word vectors",)
     return replace(corpus, sets=(*corpus.sets, _override("model.vectors", vectors)), notes=notes)

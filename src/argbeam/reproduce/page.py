@@ -8,6 +8,7 @@ from argbeam.reports.plots import Curve, lines_png
 from argbeam.reproduce.corpora import GENERATED
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED, Scores
 from argbeam.reproduce.results import (
+    LengthClass,
     Results,
     RowResult,
     Significance,
@@ -47,7 +48,7 @@ def score_table(results: Results, table: TableResult) -> Table:
     for row in table.rows:
         seconds = [results.seconds(row.runs[seed]) for seed in row.by_seed]
         minutes = f"{summary(seconds).mean / 60:.1f}" if seconds else "-"
-        ours = [_cell([row.summary(part, beam) for part in table.parts]) for beam in table.beams]
+        ours = [_cell(_summaries(table.parts, row, beam)) for beam in table.beams]
         rows.append([row.label, *map(_paper_cell, _paper_row(table, row.label)), *ours, str(len(row.by_seed)), minutes])
     shown = {row.label for row in table.rows}
     for label, scores in paper.rows.items() if paper else ():
@@ -69,11 +70,10 @@ def score_table(results: Results, table: TableResult) -> Table:
 
 def output_length_tables(table: TableResult) -> list[Table]:
     """Output length over reference length, where the length is open: a gain that is only length shows here."""
-    found = [[row.summary("length", beam) for beam in table.beams] for row in table.rows]
-    rows = [[row.label, *(_cell([one]) for one in ours)] for row, ours in zip(table.rows, found, strict=True)]
+    rows = [[row.label, *(_cell(_summaries(["length"], row, beam)) for beam in table.beams)] for row in table.rows]
     headers = ["system", *(f"beam {beam}" for beam in table.beams)]
     named = Table(f"{table.heading}: output length over reference length", headers, rows, [])
-    return [named] if any(one for ours in found for one in ours) else []
+    return [named] if any(cell != "-" for row in rows for cell in row[1:]) else []
 
 
 def gain_table(table: TableResult, reference: RowResult, tests: Significance) -> Table:
@@ -84,10 +84,8 @@ def gain_table(table: TableResult, reference: RowResult, tests: Significance) ->
             continue
         cells = ["/".join(f"{one:+.2f}" for one in found) or "-" for found in _paper_gains(table, row, reference)]
         for beam in table.beams:
-            parts = {part: list(gain(row, reference, part, beam).values()) for part in table.parts}
-            known = {part: summary(values) for part, values in parts.items() if values}
-            p_values = [tests.p_value(row, reference, part, beam) for part in known]
-            cells.append(_cell(list(known.values()), sign="+", spread=False) + _chance(p_values))
+            gains = _cell(_summaries(table.parts, row, beam, over=reference), sign="+", spread=False)
+            cells.append(gains + _chance([tests.p_value(row, reference, part, beam) for part in table.parts]))
         rows.append([row.label, *cells, str(len(row.by_seed.keys() & reference.by_seed.keys()))])
     notes = [
         "Mean over the seeds that both have of the gain over the reference of the same seed; p is the largest of the "
@@ -106,16 +104,10 @@ def sentence_length_tables(table: TableResult) -> list[Table]:
     lengths = {one: count for one, count in reference.lengths(beam).items() if count >= _FEWEST_OF_A_LENGTH}
     rows = []
     for row in table.rows:
-        cells, seeds = [], 0
-        for length in lengths:
-            if row is reference:
-                found = [row.values(part, beam, length) for part in table.parts]
-            else:
-                found = [gain(row, reference, part, beam, length) for part in table.parts]
-            known = [summary(list(one.values())) for one in found] if all(found) else []
-            cells.append(_cell(known, sign="" if row is reference else "+"))
-            seeds = max([seeds, *(one.count for one in known)])
-        rows.append([row.label, *cells, str(seeds)])
+        over, sign = (None, "") if row is reference else (reference, "+")
+        found = [_summaries(table.parts, row, beam, over=over, length=length) for length in lengths]
+        seeds = max((one.count for known in found for one in known), default=0)
+        rows.append([row.label, *(_cell(known, sign=sign) for known in found), str(seeds)])
     counts = ", ".join(f"{count:,}" for count in lengths.values())
     notes = [
         f"Words of the reference, punctuation included. {reference.label}'s row has its scores. Sentences: {counts}; "
@@ -191,8 +183,8 @@ def _gain_curves(table: TableResult) -> Iterator[Curve]:
     """A row's gains in the first part of the score, and the paper's after it."""
     for reference in table.references[:1]:
         for row in (row for row in table.rows if row is not reference):
-            found = {beam: gain(row, reference, table.parts[0], beam) for beam in table.beams}
-            points = {beam: summary(list(values.values())) for beam, values in found.items() if values}
+            parts = table.parts[:1]
+            points = {beam: one for beam in table.beams for one in _summaries(parts, row, beam, over=reference)}
             if not points:
                 continue
             spread = (
@@ -225,9 +217,16 @@ def _paper_cell(scores: Scores | None) -> str:
     return "/".join(f"{score:.2f}" for score in scores) if scores else "-"
 
 
-def _cell(parts: Sequence[Summary | None], *, sign: str = "", spread: bool = True) -> str:
+def _summaries(
+    parts: Sequence[str], row: RowResult, beam: int, *, over: RowResult | None = None, length: LengthClass | None = None
+) -> list[Summary]:
+    """Each known part of a row's score, or of its gain over another row."""
+    found = [gain(row, over, part, beam, length) if over else row.values(part, beam, length) for part in parts]
+    return [summary(list(values.values())) for values in found if values]
+
+
+def _cell(known: Sequence[Summary], *, sign: str = "", spread: bool = True) -> str:
     """`81.24/74.70 ± 0.48/0.44`; with `sign` "+", gains."""
-    known = [one for one in parts if one is not None]
     means = "/".join(f"{one.mean:{sign}.2f}" for one in known)
     spreads = "/".join(f"{one.spread:.2f}" for one in known if spread and one.spread is not None)
     return (means + (f" ± {spreads}" if spreads else "")) or "-"

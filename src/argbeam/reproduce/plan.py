@@ -103,34 +103,27 @@ def make_plan(
     sets: Sequence[str] = (),
 ) -> RunPlan:
     """Plan experiments whose corpora are there. `folder` is for the runs; `sets` overrides every recipe."""
+    recipes = {one.recipe: load_recipe(shipped_recipes()[one.recipe]) for table in experiments for one in table.systems}
+    _check_sets(sets, recipes.values())
     runs: dict[str, PlannedRun] = {}
-    used: set[str] = set()
-    rows: dict[str, dict[str, PlannedRow]] = {one.name: {} for one in experiments}
     # Seed by seed: a stop leaves whole tables of the first seeds, not parts of tables with all of them.
     for seed in seeds:
-        for experiment in experiments:
-            corpus = corpora[experiment.corpus]
-            for system in experiment.systems:
-                scoring = Scoring(experiment.split, powers=POWERS if system.by_length else (), stop=system.stop)
-                recipe, applied = _recipe(system, corpus, seed, sets)
-                used |= applied
-                added = _split(system, recipe, corpus, folder, scoring)
-                for run in added:
-                    runs[run.name] = _merge(runs.get(run.name), run)
-                row = rows[experiment.name].setdefault(system.label, PlannedRow(system.label, (), scoring))
-                rows[experiment.name][system.label] = replace(row, runs=(*row.runs, added[-1].name))
-    _check_sets(sets, used if runs else sets)
-    tables = (
-        PlannedTable(
-            one.name,
-            one.title,
-            corpora[one.corpus].name,
-            one.split,
-            one.references,
-            tuple(rows[one.name].values()),
+        for table in experiments:
+            corpus = corpora[table.corpus]
+            for system in table.systems:
+                recipe = _recipe(recipes[system.recipe], system, corpus, [*sets, f"seed={seed}"])
+                for run in _split(system, recipe, corpus, folder, _scoring(table, system)):
+                    there = runs.setdefault(run.name, run)
+                    assert there.recipe == run.recipe, f"{run.name}: two recipes of one name"
+                    runs[run.name] = replace(there, scorings=tuple(dict.fromkeys((*there.scorings, *run.scorings))))
+    tables = []
+    for table in experiments:
+        name = corpora[table.corpus].name
+        rows = (
+            PlannedRow(one.label, tuple(_run_name(one, name, seed) for seed in seeds), _scoring(table, one))
+            for one in table.systems
         )
-        for one in experiments
-    )
+        tables.append(PlannedTable(table.name, table.title, name, table.split, table.references, tuple(rows)))
     return RunPlan(tuple(runs.values()), tuple(tables))
 
 
@@ -168,24 +161,29 @@ def _longest_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return sorted(runs, key=lambda run: (run.recipe.seed, -left[run.name]))
 
 
-def _check_sets(sets: Sequence[str], used: Collection[str]) -> None:
+def _check_sets(sets: Sequence[str], recipes: Collection[Recipe]) -> None:
     for override in sets:
         if override.partition("=")[0].strip() in _OWN_KEYS:
             raise ConfigError(f"--set {override}: reproduce sets that itself; --seeds says how many seeds there are")
-    for override in sets:
-        if override not in used:
+        if recipes and not any(_for_stages([override], recipe) for recipe in recipes):
             raise ConfigError(f"--set {override}: no recipe of these tables has that stage")
 
 
-def _recipe(system: System, corpus: Corpus, seed: int, sets: Sequence[str]) -> tuple[Recipe, set[str]]:
-    """The system's recipe on the corpus, and those of `sets` that apply to it."""
-    path = shipped_recipes()[system.recipe]
-    plain = load_recipe(path)
+def _scoring(table: Experiment, system: System) -> Scoring:
+    return Scoring(table.split, powers=POWERS if system.by_length else (), stop=system.stop)
+
+
+def _run_name(system: System, corpus: str, seed: int) -> str:
+    variant = f"-{system.variant}" if system.variant else ""
+    return f"{system.recipe.replace('/', '-')}{variant}.{corpus}.s{seed}"
+
+
+def _recipe(shipped: Recipe, system: System, corpus: Corpus, sets: Sequence[str]) -> Recipe:
+    """The system's recipe on the corpus, with the overrides `sets`."""
     # A corpus's overrides are for many recipes: those without a key in this recipe are skipped.
-    over = [one for one in _for_stages(corpus.sets, plain) if _has_key(plain.model_dump(), one)]
-    over += [*system.sets, *_for_stages(sets, plain), f"seed={seed}"]
-    applied = {one for one in sets if _for_stages([one], plain)}
-    return parse_recipe(plain.model_dump(), over, where=str(path)), applied
+    over = [one for one in _for_stages(corpus.sets, shipped) if _has_key(shipped.model_dump(), one)]
+    over += [*system.sets, *_for_stages(sets, shipped)]
+    return parse_recipe(shipped.model_dump(), over, where=str(shipped_recipes()[system.recipe]))
 
 
 def _for_stages(sets: Sequence[str], recipe: Recipe) -> list[str]:
@@ -212,8 +210,7 @@ def _has_key(table: Any, override: str) -> bool:
 
 def _split(system: System, recipe: Recipe, corpus: Corpus, folder: Path, scoring: Scoring) -> list[PlannedRun]:
     """The runs of a system: pre-training by itself where the recipe has more than one stage, then the rest."""
-    variant = f"-{system.variant}" if system.variant else ""
-    name = f"{system.recipe.replace('/', '-')}{variant}.{corpus.name}.s{recipe.seed}"
+    name = _run_name(system, corpus.name, recipe.seed)
     (first, stage), *rest = recipe.stages.items()
     if not rest:
         return [PlannedRun(name, system.recipe, recipe, "", (scoring,), corpus.sentences)]
@@ -230,10 +227,3 @@ def _digest(recipe: Recipe) -> str:
     """A digest of the settings that a trained model depends on; the place of its files is not one."""
     table = recipe.model_dump(exclude={"runtime": True, "data": {"root": True}, "decode": {"batch": True}})
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:6]
-
-
-def _merge(there: PlannedRun | None, run: PlannedRun) -> PlannedRun:
-    if there is None:
-        return run
-    assert there.recipe == run.recipe, f"{run.name}: two recipes of one name"
-    return replace(there, scorings=tuple(dict.fromkeys((*there.scorings, *run.scorings))))

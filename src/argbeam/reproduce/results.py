@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Json
 
@@ -57,10 +58,6 @@ class RowResult:
             for one in record.by_length
             if (one.first, one.last) == length and part in one.scores
         }
-
-    def summary(self, part: str, beam: int) -> Summary | None:
-        values = list(self.values(part, beam).values())
-        return summary(values) if values else None
 
     def lengths(self, beam: int) -> dict[LengthClass, int]:
         """The number of sentences of each length, shortest first; it must be the same with every seed."""
@@ -166,15 +163,26 @@ def gain(
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
 
-_Side = tuple[str, Json[Scoring], dict[str, float]]
-_Key = tuple[int, _Side, _Side]
+class TestedRun(NamedTuple):
+    """One side of a test. The scores belong to it: a run that is made again is tested again."""
+
+    run: str
+    scoring: Json[Scoring]
+    scores: dict[str, float]
+
+    def __hash__(self) -> int:
+        return hash((self.run, self.scoring))
+
+
+TestKey = tuple[int, TestedRun, TestedRun]
+"""The beam, the system and the reference."""
 
 
 @dataclass(frozen=True)
 class SignificanceRow:
-    """A line of tests.jsonl. `key` is the beam, then run, scoring and scores of the system and of the reference."""
+    """A line of tests.jsonl."""
 
-    key: Json[_Key]
+    key: Json[TestKey]
     p: dict[str, float]
     signatures: dict[str, str]
 
@@ -186,32 +194,32 @@ class Significance:
         """Read the tests of a folder, and make those that the tables lack where the outputs are still there."""
         path, fix = out / TESTS, "remove it, and tests are made again where outputs are there"
         rows = read_rows(path, SignificanceRow, fix=fix) if path.exists() else []
-        self._tests = {_hashable(row.key): row for row in rows}
+        self._tests = {row.key: row for row in rows}
         wanted = (key for table in tables for reference in table.references for key in _keys(table, reference))
-        missing = {_hashable(key): (key, _files(out, key)) for key in wanted if _hashable(key) not in self._tests}
-        made = [(key, files) for key, files in missing.values() if files[0].exists() and files[1].exists()]
-        for (key, _), tests in zip(made, paired_tests([files for _, files in made]), strict=True):
+        missing = {key: _files(out, key) for key in wanted if key not in self._tests}
+        made = {key: files for key, files in missing.items() if files[0].exists() and files[1].exists()}
+        for key, tests in zip(made, paired_tests(list(made.values())), strict=True):
             p = {part: test.p_value for part, test in tests.items()}
             signatures = {part: test.signature for part, test in tests.items()}
-            self._tests[_hashable(key)] = SignificanceRow(key, p, signatures)
-            sides = [(run, scoring.text, scores) for run, scoring, scores in key[1:]]
+            self._tests[key] = SignificanceRow(key, p, signatures)
+            sides = [(side.run, side.scoring.text, side.scores) for side in key[1:]]
             append_record(path, {"key": json.dumps([key[0], *sides]), "p": p, "signatures": signatures})
 
     def p_value(self, row: RowResult, reference: RowResult, part: str, beam: int) -> float | None:
         """The largest p of the seeds' tests; None where one is missing or seeds gain in different directions."""
         gains = gain(row, reference, part, beam)
-        tests = [self._tests.get(_hashable(_key(row, reference, seed, beam))) for seed in gains]
+        tests = [self._tests.get(_key(row, reference, seed, beam)) for seed in gains]
         found = [test.p[part] for test in tests if test is not None and part in test.p]
         one_way = all(one >= 0 for one in gains.values()) or all(one <= 0 for one in gains.values())
         return max(found) if found and one_way and len(found) == len(gains) else None
 
     def signatures(self, table: TableResult, reference: RowResult, part: str) -> list[str]:
         """How the tests of a table's gains over a reference were made."""
-        tests = [self._tests.get(_hashable(key)) for key in _keys(table, reference)]
+        tests = [self._tests.get(key) for key in _keys(table, reference)]
         return list(dict.fromkeys(test.signatures[part] for test in tests if test and part in test.signatures))
 
 
-def _keys(table: TableResult, reference: RowResult) -> Iterator[_Key]:
+def _keys(table: TableResult, reference: RowResult) -> Iterator[TestKey]:
     """All tests of a table against a reference: of each row and seed that both have, at every beam."""
     for row in table.rows:
         for seed in row.by_seed if row is not reference else ():
@@ -219,16 +227,11 @@ def _keys(table: TableResult, reference: RowResult) -> Iterator[_Key]:
             yield from (_key(row, reference, seed, beam) for beam in table.beams if beam in shared)
 
 
-def _key(row: RowResult, reference: RowResult, seed: int, beam: int) -> _Key:
-    """What is tested. The scores belong to it: a run that is made again is tested again."""
-    ours, theirs = ((one.runs[seed], one.scoring, one.by_seed[seed][beam].scores) for one in (row, reference))
+def _key(row: RowResult, reference: RowResult, seed: int, beam: int) -> TestKey:
+    ours, theirs = (TestedRun(one.runs[seed], one.scoring, one.by_seed[seed][beam].scores) for one in (row, reference))
     return beam, ours, theirs
 
 
-def _hashable(key: _Key) -> tuple[object, ...]:
-    return key[0], *((run, scoring, tuple(scores.items())) for run, scoring, scores in key[1:])
-
-
-def _files(out: Path, key: _Key) -> Pair:
-    ours, theirs = (sentences_file(out / RUNS / run, scoring.text, key[0]) for run, scoring, _ in key[1:])
+def _files(out: Path, key: TestKey) -> Pair:
+    ours, theirs = (sentences_file(out / RUNS / side.run, side.scoring.text, key[0]) for side in key[1:])
     return ours, theirs
