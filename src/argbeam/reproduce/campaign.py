@@ -17,15 +17,12 @@ from argbeam.reproduce.experiments import EXPERIMENTS, TIMING, Experiment
 from argbeam.reproduce.folder import (
     DATA,
     LOGS,
-    PLAN,
     RECIPES,
     RUNS,
     TIMING_FILE,
     RunSummary,
-    plan_record,
-    read_plan,
     read_summaries,
-    write_plan,
+    update_plan,
     write_summaries,
 )
 from argbeam.reproduce.page import write_page
@@ -35,9 +32,8 @@ from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, parse_recipe, read_recipe_json, recipe_to_toml
 
-# Batch, source, target, vocabulary, layers, hidden: the translation recipe's shape, and one for the generated corpus.
-_SHAPE, _SMALL_SHAPE = (64, 24, 24, 22822, 1, 256), (16, 12, 12, 1000, 1, 48)
-_ROUNDS, _SMALL_ROUNDS = 20, 3
+# Rounds, batch, source, target, vocabulary, layers, hidden: of the translation recipe, and for the generated corpus.
+_TIMED, _TIMED_SMALL = (20, 64, 24, 24, 22822, 1, 256), (3, 16, 12, 12, 1000, 1, 48)
 # Seconds between two reports of progress, on a terminal and elsewhere.
 _STATUS_EVERY, _LINE_EVERY = 2.0, 30.0
 
@@ -80,18 +76,13 @@ def prepare_campaign(
     out = out.resolve()
     found = find_corpora(data, out / DATA)
     chosen = [one for one in EXPERIMENTS if not tables or one.name in tables]
-    absent = [one for one in chosen if one.corpus not in found.corpora]
-    if absent and (tables or len(absent) == len(chosen)):
+    planned = [one for one in chosen if one.corpus in found.corpora]
+    absent = [one for one in chosen if one not in planned]
+    if absent and (tables or not planned):
         lines = "; or ".join(found.missing[absent[0].corpus])
         raise ConfigError(f"{absent[0].name}: no corpus for it under {data}: {lines}")
-    plan = make_plan(
-        [one for one in chosen if one not in absent],
-        found.corpora,
-        seeds=range(1, seeds + 1),
-        folder=out / RUNS,
-        sets=sets,
-    )
-    corpora = tuple(found.corpora[kind] for kind in dict.fromkeys(one.corpus for one in chosen if one not in absent))
+    plan = make_plan(planned, found.corpora, seeds=range(1, seeds + 1), folder=out / RUNS, sets=sets)
+    corpora = tuple(found.corpora[kind] for kind in dict.fromkeys(one.corpus for one in planned))
     timing = _timing(data, sets, out / TIMING_FILE) if not tables or TIMING in tables else ()
     campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found)))
     _check_recipes(campaign)
@@ -211,8 +202,7 @@ def _notes(chosen: Sequence[Experiment], found: FoundCorpora) -> Iterator[str]:
 def _timing(data: str, sets: Sequence[str], path: Path) -> tuple[str, ...]:
     asked = [value for key, _, value in (one.partition("=") for one in sets) if key.strip() == "runtime.device"]
     device = asked[-1].strip().strip('"') if asked else "auto"
-    shape, rounds = (_SMALL_SHAPE, _SMALL_ROUNDS) if data == GENERATED else (_SHAPE, _ROUNDS)
-    return ("time", str(path), device, str(rounds), *map(str, shape))
+    return ("time", str(path), device, *map(str, _TIMED_SMALL if data == GENERATED else _TIMED))
 
 
 def _steps(campaign: Campaign) -> list[CampaignStep]:
@@ -262,9 +252,6 @@ def _check_recipes(campaign: Campaign) -> None:
 
 def _write_plan(campaign: Campaign) -> None:
     for run in campaign.plan.runs:
-        purpose = (
-            f"{run.origin} as `argbeam reproduce` runs it." if run.scorings else f"The first stage of {run.origin}."
-        )
-        write_recipe(campaign.out, run.name, run.recipe, purpose=purpose)
-    path = campaign.out / PLAN
-    write_plan(path, plan_record(campaign.plan, read_plan(path) if path.exists() else None))
+        first, whole = f"The first stage of {run.origin}.", f"{run.origin} as `argbeam reproduce` runs it."
+        write_recipe(campaign.out, run.name, run.recipe, purpose=whole if run.scorings else first)
+    update_plan(campaign.out, campaign.plan)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import tomli_w
 from argbeam.data.readers.iwslt import iwslt_folder, missing_files
 from argbeam.files import write_atomic
 from argbeam.reports.progress import note
+from argbeam.reproduce.experiments import EXPERIMENTS
 from argbeam.tasks.iwslt import prepared as read_iwslt
 
 GENERATED = "generated"
@@ -22,7 +23,7 @@ _COMPRESSIONS = ("", ".xz", ".gz")
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus: the overrides that make a recipe read it, its training sentences, and the files it lacks.
+    """A corpus: the overrides that make a recipe read it, its training sentences, its source, and the files it lacks.
 
     Overrides under `stages.*` apply to every stage; a recipe skips those it has no key for. `prepare` is a folder of
     files in the distribution's own form; `prepare_corpus` writes them as `sets` expects them.
@@ -31,25 +32,18 @@ class Corpus:
     name: str
     sets: tuple[str, ...]
     sentences: int
+    title: str = ""
+    origin: str = ""
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     prepare: str = ""
 
-
-@dataclass(frozen=True)
-class Layout:
-    """A known corpus. `find(root, prepared)` looks under a user's folder; prepared files go into `prepared`."""
-
-    title: str
-    origin: str
-    licence: str
-    find: Callable[[Path, Path], Corpus]
-
-    def absent(self, corpus: Corpus) -> str:
+    @property
+    def absent(self) -> str:
         """One line: the missing files and where to get them."""
-        more = len(corpus.missing) - 3
-        files = ", ".join(corpus.missing[:3]) + (f" and {more} more" if more > 0 else "")
-        return f"{self.title}: {files} not found; from {self.origin}; {self.licence}"
+        more = len(self.missing) - 3
+        files = ", ".join(self.missing[:3]) + (f" and {more} more" if more > 0 else "")
+        return f"{self.title}: {files} not found; from {self.origin}"
 
 
 @dataclass(frozen=True)
@@ -61,17 +55,15 @@ class FoundCorpora:
 
 
 def find_corpora(data: str, prepared: Path) -> FoundCorpora:
-    """Look for a corpus of each kind, the paper's own first. `generated` needs no files."""
+    """Look for a corpus of each kind. `generated` needs no files; files that have to be prepared go to `prepared`."""
     if data == GENERATED:
-        sets = (_data(kind="generated", types=300, train=2000, dev=100, test=200), *_SMALL.split())
-        return FoundCorpora(dict.fromkeys(LAYOUTS, Corpus(GENERATED, sets, 2000)), {})
+        return FoundCorpora({one.corpus: _GENERATED for one in EXPERIMENTS}, {})
     found = FoundCorpora({}, {})
-    for kind, layouts in LAYOUTS.items():
-        looked = [(layout, layout.find(Path(data).resolve(), prepared)) for layout in layouts]
-        complete = [corpus for _, corpus in looked if not corpus.missing]
+    for kind, known in _known_corpora(Path(data).resolve(), prepared).items():
+        complete = [corpus for corpus in known if not corpus.missing]
         if complete:
             found.corpora[kind] = complete[0]
-        found.missing[kind] = tuple(layout.absent(corpus) for layout, corpus in looked if corpus.missing)
+        found.missing[kind] = tuple(corpus.absent for corpus in known if corpus.missing)
     return found
 
 
@@ -92,84 +84,6 @@ def prepare_corpus(corpus: Corpus, folder: Path) -> None:
     write_atomic(last, json.dumps({"from": corpus.prepare, **counts, "left_out": found.left_out}).encode())
 
 
-# Small models on a small corpus: all of it in minutes on a CPU.
-_SMALL = """
-    text.min_count=1 text.fold_digits=false model.vectors="" model.layers=1 model.hidden=48 model.embedding=32
-    stages.*.epochs=3 stages.*.first_epoch_by_length=false stages.*.optimizer.encoder=0.05
-    stages.*.optimizer.decoder=0.05 stages.*.optimizer.output=0.2 stages.bso.loss.epochs_per_beam=1
-    decode.batch=128 runtime.threads=1
-"""
-
-
-def _ud(root: Path, prepared: Path) -> Corpus:
-    names = {split: [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum")] for split in SPLITS}
-    return _listed(root, "ud-english", 22_768, names, kind="conllu")
-
-
-def _ud_parsing(root: Path, prepared: Path) -> Corpus:
-    return _with_vectors(_ud(root, prepared), root)
-
-
-def _ptb_trees(root: Path, prepared: Path) -> Corpus:
-    trees = _sections(root, "conllx", (".conllx", ".conll"))
-    more = ("task.punctuation=ptb", "text.max_length=120", *_epochs(train=25, pretrain=5, later=16))
-    return _with_vectors(replace(trees, sets=(*trees.sets, *more)), root)
-
-
-def _ptb_text(root: Path, prepared: Path) -> Corpus:
-    """Plain text, or else the words of the trees."""
-    text = _sections(root, "text", (".txt",))
-    trees = _sections(root, "conllx", (".conllx", ".conll"))
-    return trees if text.missing and not trees.missing else text
-
-
-def _iwslt(root: Path, prepared: Path) -> Corpus:
-    folder = iwslt_folder(root)
-    missing = ("train.tags.de-en.de",) if folder is None else tuple(missing_files(folder))
-    lists = {f"{split}_{side}": [f"{split}.{ending}"] for split in SPLITS for side, ending in _SIDES}
-    data = _data(kind="parallel", root=str(prepared / "iwslt14"), **lists)
-    sets = (data, "model.dropout=0.2", *_epochs(train=15, pretrain=3, later=21))
-    return Corpus("iwslt14", sets, 153_000, missing, prepare=str(folder or ""))
-
-
-def _multi30k(root: Path, prepared: Path) -> Corpus:
-    names = {f"{split}_{side}": [f"multi30k-de-en/{split}.{ending}"] for split in SPLITS for side, ending in _SIDES}
-    return _listed(root, "multi30k", 29_000, names, kind="parallel")
-
-
-def _tatoeba(root: Path, prepared: Path) -> Corpus:
-    names = {split: [f"tatoeba-de-en/{split}.tsv"] for split in SPLITS}
-    corpus = _listed(root, "tatoeba", 160_807, names, kind="tsv", source_column=0, target_column=1)
-    # Five times the pairs of Multi30k: fewer epochs are as many updates, and one at each beam as many as two are there.
-    # Seq2seq is past its best perplexity after five.
-    epochs = (*_epochs(train=12, pretrain=5, later=12), "stages.train.patience=3", "stages.bso.loss.epochs_per_beam=1")
-    return replace(corpus, sets=(*corpus.sets, "text.tokenizer=moses", "model.dropout=0.2", *epochs))
-
-
-_PTB = ("LDC, catalogue number LDC99T42", "licensed by the LDC")
-_TREES = "Penn Treebank, CoNLL-X with Stanford Dependencies, sections 02-21, 22, 23"
-_UD = (
-    "Universal Dependencies English",
-    "github.com/UniversalDependencies, UD_English-EWT and UD_English-GUM",
-    "EWT CC BY-SA 4.0, GUM CC BY-NC-SA 4.0",
-)
-_WIT3 = ("WIT3, wit3.fbk.eu, archive 2014-01, de-en", "CC BY-NC-ND 4.0")
-
-# The paper's own corpus goes first.
-LAYOUTS = {
-    "word_ordering": (
-        Layout("Penn Treebank, plain text of sections 02-21, 22, 23", *_PTB, _ptb_text),
-        Layout(*_UD, _ud),
-    ),
-    "parsing": (Layout(_TREES, *_PTB, _ptb_trees), Layout(*_UD, _ud_parsing)),
-    "translation": (
-        Layout("IWSLT 2014 German to English", *_WIT3, _iwslt),
-        Layout("Multi30k German to English", "github.com/multi30k/dataset", "research use", _multi30k),
-    ),
-    "tatoeba": (Layout("Tatoeba German to English", "www.manythings.org/anki and tatoeba.org", "CC BY 2.0", _tatoeba),),
-}
-
-
 def _data(**settings: Any) -> str:
     return f"data={{{', '.join(_override(key, value) for key, value in settings.items())}}}"
 
@@ -179,25 +93,109 @@ def _override(key: str, value: Any) -> str:
     return f"{key}={tomli_w.dumps({'value': value}).removeprefix('value = ').strip()}"
 
 
-def _listed(root: Path, name: str, sentences: int, files: Mapping[str, Sequence[str]], **settings: Any) -> Corpus:
-    """A corpus of fixed file names by key of the data settings; its files may be compressed."""
+def _epochs(*, train: int, pretrain: int, later: int) -> tuple[str, ...]:
+    """Epochs of seq2seq, of pre-training, and of each stage after it in the shipped recipes."""
+    stages = ("bso", "crf", "early_update", "max_violation", "mixer", "mrt")
+    epochs = {"train": train, "pretrain": pretrain, **dict.fromkeys(stages, later)}
+    return tuple(f"stages.{stage}.epochs={number}" for stage, number in epochs.items())
+
+
+# Small models on a small corpus: all of it in minutes on a CPU.
+_SMALL = """
+    text.min_count=1 text.fold_digits=false model.vectors="" model.layers=1 model.hidden=48 model.embedding=32
+    stages.*.epochs=3 stages.*.first_epoch_by_length=false stages.*.optimizer.encoder=0.05
+    stages.*.optimizer.decoder=0.05 stages.*.optimizer.output=0.2 stages.bso.loss.epochs_per_beam=1
+    decode.batch=128 runtime.threads=1
+"""
+_GENERATED = Corpus(
+    GENERATED, (_data(kind="generated", types=300, train=2000, dev=100, test=200), *_SMALL.split()), 2000
+)
+_LDC = "LDC, catalogue number LDC99T42; licensed by the LDC"
+_PTB_TEXT = Corpus("ptb", (), 39_832, "Penn Treebank, plain text of sections 02-21, 22, 23", _LDC)
+_PTB_TREES = Corpus(
+    "ptb",
+    ("task.punctuation=ptb", "text.max_length=120", *_epochs(train=25, pretrain=5, later=16)),
+    39_832,
+    "Penn Treebank, CoNLL-X with Stanford Dependencies, sections 02-21, 22, 23",
+    _LDC,
+)
+_UD = Corpus(
+    "ud-english",
+    (),
+    22_768,
+    "Universal Dependencies English",
+    "github.com/UniversalDependencies, UD_English-EWT and UD_English-GUM; EWT CC BY-SA 4.0, GUM CC BY-NC-SA 4.0",
+)
+_IWSLT = Corpus(
+    "iwslt14",
+    ("model.dropout=0.2", *_epochs(train=15, pretrain=3, later=21)),
+    153_000,
+    "IWSLT 2014 German to English",
+    "WIT3, wit3.fbk.eu, archive 2014-01, de-en; CC BY-NC-ND 4.0",
+)
+_MULTI30K = Corpus("multi30k", (), 29_000, "Multi30k German to English", "github.com/multi30k/dataset; research use")
+# Five times the pairs of Multi30k: fewer epochs are as many updates, and one at each beam as many as two are there.
+# Seq2seq is past its best perplexity after five.
+_TATOEBA = Corpus(
+    "tatoeba",
+    (
+        *("text.tokenizer=moses", "model.dropout=0.2", "stages.train.patience=3", "stages.bso.loss.epochs_per_beam=1"),
+        *_epochs(train=12, pretrain=5, later=12),
+    ),
+    160_807,
+    "Tatoeba German to English",
+    "www.manythings.org/anki and tatoeba.org; CC BY 2.0",
+)
+
+
+def _known_corpora(root: Path, prepared: Path) -> dict[str, tuple[Corpus, ...]]:
+    """What is there of the known corpora, by kind; the paper's own comes first."""
+    text, words = _sections(root, _PTB_TEXT, "text"), _sections(root, _PTB_TEXT, "conllx")
+    plain = words if text.missing and not words.missing else text
+    banks = {split: [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum")] for split in SPLITS}
+    ud = _listed(root, _UD, banks, kind="conllu")
+    parsing = (_with_vectors(corpus, root) for corpus in (_sections(root, _PTB_TREES, "conllx"), ud))
+    pairs = {f"{split}_{side}": [f"multi30k-de-en/{split}.{end}"] for split in SPLITS for side, end in _SIDES}
+    multi30k = _listed(root, _MULTI30K, pairs, kind="parallel")
+    columns = {split: [f"tatoeba-de-en/{split}.tsv"] for split in SPLITS}
+    tatoeba = _listed(root, _TATOEBA, columns, kind="tsv", source_column=0, target_column=1)
+    return {
+        "word_ordering": (plain, ud),
+        "parsing": tuple(parsing),
+        "translation": (_iwslt(root, prepared), multi30k),
+        "tatoeba": (tatoeba,),
+    }
+
+
+def _iwslt(root: Path, prepared: Path) -> Corpus:
+    folder = iwslt_folder(root)
+    missing = ("train.tags.de-en.de",) if folder is None else tuple(missing_files(folder))
+    lists = {f"{split}_{side}": [f"{split}.{ending}"] for split in SPLITS for side, ending in _SIDES}
+    data = _data(kind="parallel", root=str(prepared / _IWSLT.name), **lists)
+    return replace(_IWSLT, sets=(data, *_IWSLT.sets), missing=missing, prepare=str(folder or ""))
+
+
+def _listed(root: Path, corpus: Corpus, files: Mapping[str, Sequence[str]], **settings: Any) -> Corpus:
+    """The corpus with its fixed file names, by key of the data settings; the files may be compressed."""
 
     def found(file: str) -> str:
         return next((file + ending for ending in _COMPRESSIONS if (root / (file + ending)).is_file()), "")
 
     lists = {key: [found(file) for file in listed] for key, listed in files.items()}
     missing = tuple(file for listed in files.values() for file in listed if not found(file))
-    return Corpus(name, (_data(root=str(root), **lists, **settings),), sentences, missing)
+    return replace(corpus, sets=(_data(root=str(root), **lists, **settings), *corpus.sets), missing=missing)
 
 
 # 02-21, wsj_02, wsj-22: a section, or a range of them.
 _SECTION = re.compile(r"(?:wsj[_-]?)?([0-9]{2})(?:-([0-9]{2}))?")
+_ENDINGS = {"text": (".txt",), "conllx": (".conllx", ".conll")}
 _PTB_SPLITS = {"train": set(range(2, 22)), "dev": {22}, "test": {23}}
 
 
-def _sections(root: Path, kind: str, endings: tuple[str, ...]) -> Corpus:
+def _sections(root: Path, corpus: Corpus, kind: str) -> Corpus:
     """The treebank's sections, in files of one or several, under `root/ptb` or `root`."""
-    corpus = Corpus("ptb", (), 39_832, tuple(f"ptb/{name}{endings[0]}" for name in ("02-21", "22", "23")))
+    endings = _ENDINGS[kind]
+    best = replace(corpus, missing=tuple(f"ptb/{name}{endings[0]}" for name in ("02-21", "22", "23")))
     for folder in (root / "ptb", root):
         files = _section_files(folder, endings)
         if not files:
@@ -208,10 +206,10 @@ def _sections(root: Path, kind: str, endings: tuple[str, ...]) -> Corpus:
         }
         absent = sorted(set().union(*_PTB_SPLITS.values()).difference(*files.values()))
         missing = tuple(f"{folder.name}/{section:02}{endings[0]}" for section in absent)
-        corpus = replace(corpus, sets=(_data(kind=kind, root=str(root), **lists),), missing=missing)
+        best = replace(corpus, sets=(_data(kind=kind, root=str(root), **lists), *corpus.sets), missing=missing)
         if not missing:
             break
-    return corpus
+    return best
 
 
 def _section_files(folder: Path, endings: tuple[str, ...]) -> dict[Path, set[int]]:
@@ -233,12 +231,3 @@ def _with_vectors(corpus: Corpus, root: Path) -> Corpus:
     vectors = f"vectors/{names[0]}" if names else ""
     notes = () if names else ("no file in vectors/: parsing starts from random word vectors",)
     return replace(corpus, sets=(*corpus.sets, _override("model.vectors", vectors)), notes=notes)
-
-
-# The stages after pre-training in the shipped recipes.
-_LATER = ("bso", "crf", "early_update", "max_violation", "mixer", "mrt")
-
-
-def _epochs(*, train: int, pretrain: int, later: int) -> tuple[str, ...]:
-    epochs = {"train": train, "pretrain": pretrain, **dict.fromkeys(_LATER, later)}
-    return tuple(f"stages.{stage}.epochs={number}" for stage, number in epochs.items())

@@ -23,7 +23,7 @@ class System:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table. `corpus` is a kind of `corpora.LAYOUTS`. Gains are over the systems that `references` labels."""
+    """A table. `corpus` is a kind of `find_corpora`; gains are over the systems that `references` labels."""
 
     name: str
     title: str
@@ -41,16 +41,12 @@ def _train_beam(recipe: str, system: str, beam: int) -> System:
     return System(f"{system}, K_tr {beam}", recipe, f"k{beam}", sets)
 
 
+_LAST_SCORE = ("stages.early_update.loss.rule=last_score",)
 _WORD_ORDERING = (
     System("LSTM-LM", "word_ordering/lm"),
     System("seq2seq", "word_ordering/seq2seq"),
     System("early update", "word_ordering/early_update"),
-    System(
-        "early update, last score",
-        "word_ordering/early_update",
-        "last_score",
-        ("stages.early_update.loss.rule=last_score",),
-    ),
+    System("early update, last score", "word_ordering/early_update", "last_score", _LAST_SCORE),
     System("maximum violation", "word_ordering/max_violation"),
     System("CRF, early update", "word_ordering/crf"),
     System("BSO", "word_ordering/bso"),
@@ -69,20 +65,18 @@ _PARSING = (
     System("ConBSO", "parsing/conbso"),
     _train_beam("parsing/bso", "BSO", 11),
 )
-_AVERAGE = "optimizer.average=0.999"
+_AVERAGED = ("stages.train.optimizer.average=0.999",)
 _SEQ2SEQ = (
     System("seq2seq", "translation/seq2seq"),
     System("seq2seq, by length", "translation/seq2seq", by_length=True),
     # BSO's recipes average their weights: the baseline with the same advantage.
-    System(
-        "seq2seq averaged, by length", "translation/seq2seq", "averaged", (f"stages.train.{_AVERAGE}",), by_length=True
-    ),
+    System("seq2seq averaged, by length", "translation/seq2seq", "averaged", _AVERAGED, by_length=True),
 )
 _BSO = "translation/bso_01"
 # Pre-training with averaged weights too, and a beam that has its full size after nine epochs instead of eighteen.
 _FROM_AVERAGED = (
     "stages.pretrain.epochs=10",
-    f"stages.pretrain.{_AVERAGE}",
+    "stages.pretrain.optimizer.average=0.999",
     "stages.bso.loss.train_beam=11",
     "stages.bso.loss.epochs_per_beam=1",
 )

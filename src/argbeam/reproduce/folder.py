@@ -51,34 +51,30 @@ class PlanRecord:
     tables: tuple[PlannedTable, ...]
 
 
-def plan_record(plan: RunPlan, before: PlanRecord | None = None) -> PlanRecord:
-    """The record of a plan, with the tables, seeds and runs of earlier plans that it does not hold itself."""
-    runs = {run.name: run for run in before.runs} if before else {}
+def update_plan(out: Path, plan: RunPlan) -> None:
+    """Write plan.json: the plan, and the tables, seeds and runs of earlier plans that it does not hold itself."""
+    before = read_plan(out) if (out / PLAN).exists() else PlanRecord((), ())
+    earlier = {(table.name, row.label): row.runs for table in before.tables for row in table.rows}
+
+    def with_all_seeds(table: str, row: PlannedRow) -> PlannedRow:
+        known = earlier.get((table, row.label), ())
+        return replace(row, runs=known) if known[: len(row.runs)] == row.runs else row
+
+    runs = {run.name: run for run in before.runs}
     runs |= {run.name: RunRecord(run.name, run.origin, run.start) for run in plan.runs}
-    tables = {table.name: table for table in before.tables} if before else {}
-    tables |= {table.name: _with_seeds_of(tables.get(table.name), table) for table in plan.tables}
-    return PlanRecord(tuple(runs.values()), tuple(tables.values()))
+    tables = {table.name: table for table in before.tables}
+    for table in plan.tables:
+        rows = tuple(with_all_seeds(table.name, row) for row in table.rows)
+        tables[table.name] = replace(table, rows=rows)
+    record = PlanRecord(tuple(runs.values()), tuple(tables.values()))
+    write_atomic(out / PLAN, TypeAdapter(PlanRecord).dump_json(record, indent=1, round_trip=True) + b"\n")
 
 
-def _with_seeds_of(before: PlannedTable | None, table: PlannedTable) -> PlannedTable:
-    """The table with all seeds of its rows, where an earlier plan had more of them."""
-    known = {row.label: row.runs for row in before.rows} if before is not None else {}
-
-    def runs(row: PlannedRow) -> tuple[str, ...]:
-        earlier = known.get(row.label, ())
-        return earlier if earlier[: len(row.runs)] == row.runs else row.runs
-
-    return replace(table, rows=tuple(replace(row, runs=runs(row)) for row in table.rows))
-
-
-def write_plan(path: Path, record: PlanRecord) -> None:
-    write_atomic(path, TypeAdapter(PlanRecord).dump_json(record, indent=1, round_trip=True) + b"\n")
-
-
-def read_plan(path: Path) -> PlanRecord:
+def read_plan(out: Path) -> PlanRecord:
     """Content of plan.json, checked: every run that it names is one of its runs."""
+    path = out / PLAN
     if not path.is_file():
-        raise DataError(f"{path.parent}: no reproduction: plan.json is missing; `argbeam reproduce` makes one")
+        raise DataError(f"{out}: no reproduction: plan.json is missing; `argbeam reproduce` makes one")
     with reading(path, "a plan as `argbeam reproduce` writes it is expected"):
         data = path.read_bytes()
     record = parse_json(data, PlanRecord, path, _FIX_PLAN)
@@ -100,10 +96,7 @@ class ScoringRow:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """All that the report needs of a run; a line of runs.jsonl. It holds no sentence of a corpus.
-
-    `recipe` is empty where the run has not begun.
-    """
+    """A line of runs.jsonl: what the report needs of a run. `recipe` is empty where the run has not begun."""
 
     name: str
     device: str
@@ -125,18 +118,13 @@ def read_summaries(out: Path, runs: Iterable[str]) -> dict[str, RunSummary]:
     """A summary of each run: from its folder, or from runs.jsonl where its model is elsewhere."""
     path = out / SUMMARIES
     rows = read_rows(path, RunSummary, fix="copy it again from its source") if path.exists() else []
-    passed_on = {row.name: row for row in rows}
-    return {
-        name: passed_on[name]
-        if name in passed_on and not is_trained(out / RUNS / name)
-        else _summary(out / RUNS / name)
-        for name in runs
-    }
+    elsewhere = {row.name: row for row in rows if not is_trained(out / RUNS / row.name)}
+    return {name: elsewhere.get(name) or _summary(out / RUNS / name) for name in runs}
 
 
 def write_summaries(out: Path) -> None:
     """Write runs.jsonl from the run folders; lines of runs whose model is elsewhere stay."""
-    found = read_summaries(out, (run.name for run in read_plan(out / PLAN).runs)).values()
+    found = read_summaries(out, (run.name for run in read_plan(out).runs)).values()
     adapter = TypeAdapter(RunSummary)
     lines = [adapter.dump_json(one, round_trip=True) + b"\n" for one in found if one.stages]
     write_atomic(out / SUMMARIES, b"".join(lines))

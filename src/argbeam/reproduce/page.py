@@ -8,14 +8,12 @@ from argbeam.reports.plots import Curve, lines_png
 from argbeam.reproduce.corpora import GENERATED
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED, Scores
 from argbeam.reproduce.results import (
-    LengthClass,
     Results,
     RowResult,
     Significance,
     Summary,
     TableResult,
     gain,
-    length_name,
     read_results,
     summary,
 )
@@ -114,7 +112,7 @@ def sentence_length_tables(table: TableResult) -> list[Table]:
         f"lengths that fewer than {_FEWEST_OF_A_LENGTH} have are left out."
     ]
     title = f"{table.heading}: gain over {reference.label} by words, beam {beam}"
-    return [Table(title, ["system", *map(length_name, lengths), "seeds"], rows, notes)] if lengths else []
+    return [Table(title, ["system", *lengths, "seeds"], rows, notes)] if lengths else []
 
 
 def speed_table(results: Results) -> Table:
@@ -218,7 +216,7 @@ def _paper_cell(scores: Scores | None) -> str:
 
 
 def _summaries(
-    parts: Sequence[str], row: RowResult, beam: int, *, over: RowResult | None = None, length: LengthClass | None = None
+    parts: Sequence[str], row: RowResult, beam: int, *, over: RowResult | None = None, length: str = ""
 ) -> list[Summary]:
     """Each known part of a row's score, or of its gain over another row."""
     found = [gain(row, over, part, beam, length) if over else row.values(part, beam, length) for part in parts]

@@ -12,16 +12,13 @@ from pydantic import Json
 from argbeam.bench import BenchRow
 from argbeam.errors import ArgbeamError
 from argbeam.files import append_record
-from argbeam.reports.records import EvaluationRow, parse_json, read_rows
-from argbeam.reproduce.folder import PLAN, RUNS, TESTS, TIMING_FILE, RunRecord, RunSummary, read_plan, read_summaries
+from argbeam.reports.records import EvaluationRow, LengthScore, parse_json, read_rows
+from argbeam.reproduce.folder import RUNS, TESTS, TIMING_FILE, RunRecord, RunSummary, read_plan, read_summaries
 from argbeam.reproduce.plan import PlannedTable, Scoring
 from argbeam.reproduce.sentences import Pair, paired_tests, sentences_file
 
 # The parts of a score that tables show and test; others (length, exact matches) are beside them.
 _SHOWN = ("bleu", "uas", "las")
-
-LengthClass = tuple[int, int | None]
-"""The first and the last length of a class of sentences, in words; None: and longer."""
 
 
 @dataclass(frozen=True)
@@ -47,37 +44,37 @@ class RowResult:
     scoring: Scoring
     by_seed: dict[int, dict[int, EvaluationRow]]
 
-    def values(self, part: str, beam: int, length: LengthClass | None = None) -> dict[int, float]:
-        """A part of the score by seed: of all sentences, or of those of a length."""
+    def values(self, part: str, beam: int, length: str = "") -> dict[int, float]:
+        """A part of the score by seed: of all sentences, or of those of a length (a key of `lengths`)."""
         records = {seed: by_beam[beam] for seed, by_beam in self.by_seed.items() if beam in by_beam}
-        if length is None:
+        if not length:
             return {seed: record.scores[part] for seed, record in records.items() if part in record.scores}
         return {
             seed: one.scores[part]
             for seed, record in records.items()
             for one in record.by_length
-            if (one.first, one.last) == length and part in one.scores
+            if _length_name(one) == length and part in one.scores
         }
 
-    def lengths(self, beam: int) -> dict[LengthClass, int]:
+    def lengths(self, beam: int) -> dict[str, int]:
         """The number of sentences of each length, shortest first; it must be the same with every seed."""
-        found: dict[LengthClass, int] = {}
-        for seed, records in self.by_seed.items():
-            for one in records[beam].by_length if beam in records else []:
-                length = (one.first, one.last)
-                if found.setdefault(length, one.sentences) != one.sentences:
-                    raise ArgbeamError(
-                        f"{self.runs[seed]}: scored on {one.sentences} sentences of {length_name(length)} words, and "
-                        f"another seed on {found[length]}; seeds are scored on the same ones"
-                    )
-        return dict(sorted(found.items(), key=lambda item: item[0][0]))
+        found: dict[str, int] = {}
+        seeds = [(seed, records[beam].by_length) for seed, records in self.by_seed.items() if beam in records]
+        scored = ((seed, one) for seed, by_length in seeds for one in by_length)
+        for seed, one in sorted(scored, key=lambda pair: pair[1].first):
+            name = _length_name(one)
+            if found.setdefault(name, one.sentences) != one.sentences:
+                raise ArgbeamError(
+                    f"{self.runs[seed]}: scored on {one.sentences} sentences of {name} words, and another seed on "
+                    f"{found[name]}; seeds are scored on the same ones"
+                )
+        return found
 
 
-def length_name(length: LengthClass) -> str:
-    first, last = length
-    if last is None:
-        return f"{first} and more"
-    return f"{first} to {last}" if first else f"up to {last}"
+def _length_name(length: LengthScore) -> str:
+    if length.last is None:
+        return f"{length.first} and more"
+    return f"{length.first} to {length.last}" if length.first else f"up to {length.last}"
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ class Results:
 
 def read_results(out: Path) -> Results:
     """Read a reproduction's folder; runs without scores are left out of the tables."""
-    plan = read_plan(out / PLAN)
+    plan = read_plan(out)
     planned = {run.name: run for run in plan.runs}
     runs = read_summaries(out, planned)
     tables = [_table(table, runs) for table in plan.tables]
@@ -155,9 +152,7 @@ def _table(table: PlannedTable, runs: dict[str, RunSummary]) -> TableResult | No
     return TableResult(table, tuple(rows), parts, tuple(sorted({record.test_beam for record in records})), metrics[0])
 
 
-def gain(
-    row: RowResult, reference: RowResult, part: str, beam: int, length: LengthClass | None = None
-) -> dict[int, float]:
+def gain(row: RowResult, reference: RowResult, part: str, beam: int, length: str = "") -> dict[int, float]:
     """The gain over the reference of the same seed, for each seed that both have."""
     ours, theirs = row.values(part, beam, length), reference.values(part, beam, length)
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}

@@ -103,7 +103,7 @@ def run_steps(steps: Sequence[CampaignStep], logs: Path, machine: Machine, show:
     order = TopologicalSorter({step.name: step.needs for step in steps})
     order.prepare()
     board = _Board(list(steps), order, set(order.get_ready()))
-    with stop_signals(_report_stop) as signals:
+    with stop_signals(lambda: note("argbeam: stopping; runs are saving; a second signal stops at once")) as signals:
         try:
             while board.waiting or board.running:
                 if signals:
@@ -196,10 +196,6 @@ def _stop(board: _Board, signals: Sequence[int]) -> None:
     while board.running and len(signals) < 2:
         board.running = [one for one in board.running if one.process.poll() is None]
         time.sleep(_POLL_SECONDS)
-
-
-def _report_stop() -> None:
-    note("argbeam: stopping; runs are saving; a second signal stops at once")
 
 
 def _log(logs: Path, step: str) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from argbeam.reproduce.corpora import LAYOUTS, Corpus, find_corpora
-from argbeam.reproduce.experiments import Experiment, System
+from argbeam.reproduce.corpora import Corpus, find_corpora
+from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
 from argbeam.reproduce.plan import make_plan
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe
@@ -141,7 +141,7 @@ def test_part_of_a_distribution_is_not_the_corpus(tmp_path: Path) -> None:
 
 def test_the_generated_corpus_does_for_every_table_and_recipe() -> None:
     found = find_corpora("generated", Path("prepared"))
-    assert set(found.corpora) == set(LAYOUTS)
+    assert set(found.corpora) == {one.corpus for one in EXPERIMENTS}
     for name in shipped_recipes():
         if not name.startswith("demo/"):
             recipe = recipe_on(found.corpora["translation"], name)

@@ -7,7 +7,7 @@ import pytest
 from argbeam.errors import ConfigError
 from argbeam.reproduce.corpora import Corpus, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
-from argbeam.reproduce.folder import plan_record, read_plan, write_plan
+from argbeam.reproduce.folder import PlanRecord, read_plan, update_plan
 from argbeam.reproduce.paper import PAPER
 from argbeam.reproduce.plan import RunPlan, Scoring, make_plan, runs_left
 from argbeam.settings.recipe_files import load_recipe, recipe_to_toml
@@ -177,19 +177,27 @@ def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
         assert load_recipe(path) == run.recipe
 
 
-def test_a_second_command_with_fewer_seeds_keeps_the_others() -> None:
+def recorded(out: Path, *plans: RunPlan) -> PlanRecord:
+    """plan.json after commands with these plans."""
+    out.mkdir()
+    for plan in plans:
+        update_plan(out, plan)
+    return read_plan(out)
+
+
+def test_a_second_command_with_fewer_seeds_keeps_the_others(tmp_path: Path) -> None:
     """And one with more adds them. Runs are listed in the order in which they were first planned."""
     one, two = (planned(experiment("a", SEQ2SEQ, BSO), seeds=seeds) for seeds in (1, 2))
-    assert plan_record(one, plan_record(two)) == plan_record(two, plan_record(one)) == plan_record(two)
+    expected = recorded(tmp_path / "two", two)
+    assert [len(row.runs) for row in expected.tables[0].rows] == [2, 2]
+    assert recorded(tmp_path / "fewer", two, one) == recorded(tmp_path / "more", one, two) == expected
 
 
 def test_a_second_command_keeps_the_tables_of_the_first(tmp_path: Path) -> None:
     first, second = planned(experiment("a", SEQ2SEQ), experiment("b", BSO)), planned(experiment("b", CONBSO))
-    record = plan_record(second, plan_record(first))
+    record = recorded(tmp_path / "out", first, second)
     assert [(table.name, table.rows[0].label) for table in record.tables] == [("a", "seq2seq"), ("b", "ConBSO")]
     assert len({run.name for run in record.runs}) == len(record.runs) == 4
-    write_plan(tmp_path / "plan.json", record)
-    assert read_plan(tmp_path / "plan.json") == record
 
 
 def test_every_row_of_the_paper_is_a_row_of_ours() -> None:
