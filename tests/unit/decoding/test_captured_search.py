@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
@@ -12,7 +12,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.models import make_model
-from argbeam.models.contract import Model
+from argbeam.models.contract import Network
 from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
@@ -24,6 +24,8 @@ from oracles import ToyModel
 from tape import TapeRecorder, as_on_a_device
 
 VOCABULARY, STEPS = 9, 20
+Kind = type[LstmModel | LstmLmModel | ConvModel]
+KINDS: list[Kind] = [LstmModel, LstmLmModel, ConvModel]
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 CASES: dict[str, tuple[Successors, Stop | None, ScoreRule]] = {
     "top": (ANYTHING, StopTop(), LastScore()),
@@ -67,9 +69,9 @@ def batches_of(successors: Successors, *, number: int = 3, rows: int = 3) -> lis
     return made
 
 
-def small_model(kind: type[LstmModel | LstmLmModel | ConvModel] = LstmModel) -> Model:
-    asked = kind(layers=2, hidden=5, embedding=4)
-    model = make_model(asked, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+def small_model(kind: Kind) -> Network:
+    settings = kind(layers=2, hidden=5, embedding=4)
+    model = make_model(settings, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     model.initialise(bound=1.0, generator=torch.Generator().manual_seed(3))
     return model
 
@@ -82,56 +84,40 @@ def values_of(result: SearchResult) -> dict[str, list[object]]:
     }
 
 
-def met(captured: CapturedSearch, search: Search, batches: Sequence[tuple[Batch, Tensor]]) -> None:
-    """A first search of the shape, after which it is replayed."""
-    captured(search, *batches[0], steps=STEPS)
-    assert captured.graphs.captures == 0
-
-
 @pytest.mark.parametrize(
-    ("name", "beam", "n_best"), [*((name, 4, 3) for name in CASES), ("best", 1, 1), ("permutation", 1, 1)]
+    ("name", "kind", "beam", "n_best"),
+    [
+        *((name, None, 4, 3) for name in CASES),
+        *((name, None, 1, 1) for name in ("best", "permutation")),
+        *((name, kind, 3, 2) for name in ("best", "permutation") for kind in KINDS),
+    ],
 )
-def test_replayed_searches_return_what_plain_ones_do(name: str, beam: int, n_best: int) -> None:
-    """To the bit, beams included, for batch after batch over the same places, with rubbish in them in between."""
+def test_replayed_searches_return_what_plain_ones_do(name: str, kind: Kind | None, beam: int, n_best: int) -> None:
+    """To the bit, beams included, for batch after batch over the same places, with rubbish in them in between; the
+    weights of networks change in place."""
     successors, stop, rule = CASES[name]
-    search = Search(ToyModel(VOCABULARY, seed=5, scale=3.0), successors, SearchSettings(beam, rule, stop, n_best))
+    network = None if kind is None else small_model(kind)
+    model = network or ToyModel(VOCABULARY, seed=5, scale=3.0)
+    search = Search(model, successors, SearchSettings(beam, rule, stop, n_best))
     recorder, batches = TapeRecorder(), batches_of(successors)
     captured = CapturedSearch(recorder)
-    met(captured, search, batches)
-    for batch, length_B in [*batches, *batches[::-1]]:
-        expected = values_of(search(batch, length_B, steps=STEPS))
-        assert values_of(captured(search, batch, length_B, steps=STEPS)) == expected
-        recorder.forget()
-    assert captured.graphs.failure is None
-    # Two searches of each batch have recorded each part and each reading once.
-    (recorded,) = captured.graphs.entries.values()
-    assert captured.graphs.captures == len(recorder.tapes) == len(recorded.parts) + len(recorded.readings)
-    assert sum(tape.replays for tape in recorder.tapes) >= 4 * len(batches)
-
-
-@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
-@pytest.mark.parametrize("name", ["best", "permutation"])
-def test_models_can_be_replayed_and_their_weights_may_change_in_place(
-    name: str, kind: type[LstmModel | LstmLmModel | ConvModel]
-) -> None:
-    successors, stop, rule = CASES[name]
-    model = small_model(kind)
-    search = Search(model, successors, SearchSettings(3, rule, stop, 2))
-    recorder, batches = TapeRecorder(), batches_of(successors)
-    captured = CapturedSearch(recorder)
-    met(captured, search, batches)
+    captured(search, *batches[0], steps=STEPS)
+    assert captured.graphs.captures == 0  # the first search of a shape is not recorded
     found = []
     for batch, length_B in [*batches, *batches]:
         expected = values_of(search(batch, length_B, steps=STEPS))
         found.append(values_of(captured(search, batch, length_B, steps=STEPS)))
         assert found[-1] == expected
         recorder.forget()
-        assert isinstance(model, torch.nn.Module)
         with torch.no_grad():
-            for parameter in model.parameters():
+            for parameter in network.parameters() if network else ():
                 parameter.mul_(-0.9)
-    assert found[: len(batches)] != found[len(batches) :]
+    assert (found[: len(batches)] != found[len(batches) :]) == (network is not None)
     assert captured.graphs.failure is None
+    # Two searches of each batch have recorded each part and each reading once.
+    (recorded,) = captured.graphs.entries.values()
+    assert captured.graphs.captures == len(recorder.tapes) == len(recorded.parts) + len(recorded.readings)
+    assert sum(tape.replays for tape in recorder.tapes) >= 4 * len(batches)
 
 
 def test_the_cases_hold_what_they_are_there_for() -> None:
@@ -173,18 +159,14 @@ def test_searches_that_differ_in_anything_share_nothing() -> None:
     recorder, batches = TapeRecorder(), batches_of(ANYTHING, number=1)
     captured = CapturedSearch(recorder)
     first = Search(ToyModel(VOCABULARY, seed=5), ANYTHING, SearchSettings(3, LastScore(), StopTop()))
+    fewer = Unconstrained(VOCABULARY - 1, end_symbol=True)
+    others = [{"rule": LogprobSum()}, {"rule": LogprobSum(1.0)}, {"stop": StopBest()}, {"stop": None}]
     searches = [
         first,
         replace(first, model=ToyModel(VOCABULARY, seed=6)),
-        replace(first, successors=Unconstrained(VOCABULARY - 1, end_symbol=True)),
-        replace(first, settings=replace(first.settings, rule=LogprobSum())),
-        replace(first, settings=replace(first.settings, rule=LogprobSum(1.0))),
-        replace(first, settings=replace(first.settings, stop=StopBest())),
-        replace(first, settings=replace(first.settings, stop=None)),
-        replace(first, settings=replace(first.settings, beam_size=2)),
-        replace(first, settings=replace(first.settings, n_best=2)),
+        replace(first, successors=fewer, model=ToyModel(VOCABULARY - 1, seed=5)),
+        *(replace(first, settings=replace(first.settings, **o)) for o in [*others, {"beam_size": 2}, {"n_best": 2}]),
     ]
-    searches[2] = replace(searches[2], model=ToyModel(VOCABULARY - 1, seed=5))
     expected = [values_of(captured(search, *batches[0], steps=STEPS)) for search in searches]  # eagerly
     assert [values_of(captured(search, *batches[0], steps=STEPS)) for search in searches] == expected
     assert len(captured.graphs.entries) == len(searches)
@@ -236,14 +218,12 @@ def test_a_model_that_reads_from_the_device_is_searched_step_by_step_and_the_rea
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
-def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: type[LstmModel | LstmLmModel | ConvModel]) -> None:
+def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: Kind) -> None:
     device = torch.device("cuda")
     successors, stop, rule = CASES[name]
-    model = small_model(kind)
-    assert isinstance(model, torch.nn.Module)
-    search = Search(model.to(device), successors, SearchSettings(3, rule, stop, 2))
+    search = Search(small_model(kind).to(device), successors, SearchSettings(3, rule, stop, 2))
     captured = CapturedSearch(CudaRecorder())
     batches = [(batch.to(device), length_B.to(device)) for batch, length_B in batches_of(successors, number=6)]
     for batch, length_B in [*batches, *batches[::-1]]:
