@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 MODULES = [
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     for path in SOURCE.rglob("*.py")
-    if path.name != "__init__.py" and not path.stem.endswith("_kernel") and path.stem != "triton_guard"
+    if path.name != "__init__.py" and not path.stem.endswith("_kernel") and path.stem != "device"
     if path.parent.name != "generated"
 ]
 install_import_hook(MODULES, "shape_checks.checked")

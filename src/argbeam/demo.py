@@ -16,8 +16,7 @@ from argbeam.runs.load import open_run
 from argbeam.runs.score import score_run
 from argbeam.runs.session import train_run
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import load_recipe
-from argbeam.settings.shipped import find_recipe
+from argbeam.settings.recipe_files import find_recipe, load_recipe
 
 BEAMS = (1, 5, 10)
 _PRETRAIN = "pretrain"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from argbeam.cli.decode_lines import Counts, DecodeRequest, decode_stream
-from argbeam.decoding.evaluate import evaluate
+from argbeam.decoding.batch_decoder import evaluate
 from argbeam.runs.load import Run, load
 from small_runs import BSO, PRETRAIN, finish, short_text, small_recipe
 

@@ -33,8 +33,7 @@ from argbeam.runs import checkpoint
 from argbeam.runs.load import Run, load, open_run
 from argbeam.runs.score import score_run
 from argbeam.search.successors import check_gold
-from argbeam.settings.recipe_files import load_recipe, parse_recipe, recipe_from_json, recipe_to_json
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, parse_recipe, recipe_from_json, recipe_to_json, shipped_recipes
 from argbeam.tasks import TASKS
 from generated_files import FORMATS, generate
 from mutations import damaged

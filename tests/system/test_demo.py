@@ -10,8 +10,7 @@ from argbeam.demo import BEAMS, demo_recipes, run_demo
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.files import read_records
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import load_recipe
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, shipped_recipes
 from small_runs import final_tensors, same_tensors
 
 TINY = [

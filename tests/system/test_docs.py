@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from argbeam.settings.listing import describe
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import shipped_recipes
 from own_decoder import GruSeq2Seq, letters_in_order
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from argbeam.decoding.evaluate import evaluate
+from argbeam.decoding.batch_decoder import evaluate
 from argbeam.files import read_records
 from argbeam.runs.load import load
 from argbeam.search.score_rules import LastScore, ScoreSum

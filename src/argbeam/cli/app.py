@@ -95,8 +95,7 @@ def train(
     from argbeam.reports.progress import stage_line
     from argbeam.runs.session import train_run
     from argbeam.runtime.group import joined
-    from argbeam.settings.recipe_files import load_recipe
-    from argbeam.settings.shipped import find_recipe
+    from argbeam.settings.recipe_files import find_recipe, load_recipe
 
     loaded = load_recipe(find_recipe(recipe), sets or [])
     if data:
@@ -271,7 +270,7 @@ def bench(
 def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print this recipe.")] = "") -> None:
     """List the shipped recipes, or print one."""
     from argbeam.reports.table import table
-    from argbeam.settings.shipped import find_recipe, purpose, shipped_recipes
+    from argbeam.settings.recipe_files import find_recipe, purpose, shipped_recipes
 
     if name:
         sys.stdout.write(find_recipe(name).read_text(encoding="utf-8"))

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from argbeam.decoding.batch_decoder import BatchDecoder
-from argbeam.decoding.evaluate import Evaluation, evaluate
+from argbeam.decoding.batch_decoder import BatchDecoder, Evaluation, evaluate
 from argbeam.files import append_record, read_records, writing
 from argbeam.models.contract import Network
 from argbeam.search.score_rules import LogprobSum

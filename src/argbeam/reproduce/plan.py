@@ -15,8 +15,7 @@ from argbeam.reproduce.corpora import Corpus
 from argbeam.reproduce.experiments import Experiment, System
 from argbeam.reproduce.paper import BEAMS
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import load_recipe, parse_recipe
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, parse_recipe, shipped_recipes
 
 PRETRAIN = "pretrain"
 _ALL_STAGES = "*"

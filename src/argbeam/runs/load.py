@@ -9,9 +9,16 @@ from typing import Any
 import torch
 
 from argbeam import __version__
-from argbeam.decoding.batch_decoder import BatchDecoder, Decoded, check_lengths, decode_rules, item_of
+from argbeam.decoding.batch_decoder import (
+    BatchDecoder,
+    Decoded,
+    Evaluation,
+    check_lengths,
+    decode_rules,
+    evaluate,
+    item_of,
+)
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.decoding.evaluate import Evaluation, evaluate
 from argbeam.decoding.length_power import best_power, evaluate_powers, fingerprint, read_power, save_power
 from argbeam.errors import ConfigError, DataError
 from argbeam.models import Network, load_weights, make_model

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.decoding.evaluate import Evaluation, evaluate
+from argbeam.decoding.batch_decoder import Evaluation, evaluate
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, write_atomic, writing
 from argbeam.metrics.significance import compare_attachment, compare_bleu

@@ -1,11 +1,25 @@
-"""The device of a recipe, its precision, and CUDA graphs on it."""
+"""The device of a recipe: its precision, CUDA graphs on it, and whether Triton kernels can run there.
+
+A kernel does in one launch what its plain torch version does in many. Only modules with kernels import Triton, and they
+are imported only where it is installed.
+"""
+
+import importlib.util
+import os
+from functools import cache
 
 import torch
+from torch import Tensor
 
 from argbeam.errors import DeviceError
 from argbeam.runtime.graph_cache import CudaRecorder, Recorder
 from argbeam.runtime.group import take_cuda_device
 from argbeam.settings import Runtime
+
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+_KERNEL_DTYPES = (torch.float32, torch.int32, torch.int64)
+# For comparisons: with ARGBEAM_KERNELS=0 the plain torch path runs everywhere.
+_KERNELS_WANTED = os.environ.get("ARGBEAM_KERNELS", "1") != "0"
 
 
 def choose_device(name: str) -> torch.device:
@@ -30,3 +44,31 @@ def set_precision(device: torch.device, *, tf32: bool) -> None:
 def make_recorder(runtime: Runtime, device: torch.device) -> Recorder | None:
     """A recorder of CUDA graphs on CUDA unless the recipe turns them off; None: operation by operation."""
     return CudaRecorder() if device.type == "cuda" and runtime.capture else None
+
+
+def kernels_usable(*tensors: Tensor) -> bool:
+    """Whether kernels can take these tensors: float32 or integers on the current CUDA device, and Triton installed."""
+    if not (TRITON_INSTALLED and _KERNELS_WANTED):
+        return False
+    return all(t.is_cuda and t.dtype in _KERNEL_DTYPES and _reached(t.device) for t in tensors)
+
+
+def _reached(device: torch.device) -> bool:
+    """Whether this is the current device, to which kernels are launched, and recent enough."""
+    return device.index == torch.cuda.current_device() and _recent(device)
+
+
+@cache
+def _recent(device: torch.device) -> bool:
+    """Whether a device has the shared memory that kernels need: Ampere (2020) or later."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def products() -> str:
+    """How a kernel multiplies float32 matrices: as torch does by `torch.set_float32_matmul_precision`."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least this number, and at least `least`: the sizes that kernels come in."""
+    return max(least, 1 << (number - 1).bit_length())

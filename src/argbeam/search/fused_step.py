@@ -4,14 +4,14 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from argbeam.runtime import triton_guard as kernels
+from argbeam.runtime import device as devices
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
 from argbeam.search.result import Beam, SearchStep
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreSum
 from argbeam.search.successors import AdvancesFrom, Choices
 from argbeam.search.top_k import AllScores, LiveScores
 
-if kernels.INSTALLED:
+if devices.TRITON_INSTALLED:
     from argbeam.search import fused_step_kernel
 
 
@@ -20,7 +20,7 @@ def kernel_fits(scores: AllScores | LiveScores, beam_size: int) -> TypeGuard[All
     return (
         isinstance(scores, AllScores)
         and isinstance(scores.rule, LastScore | ScoreSum | LogprobSum)
-        and kernels.usable(scores.scores_BRC)
+        and devices.kernels_usable(scores.scores_BRC)
         and fused_step_kernel.fits(beam_size, scores.scores_BRC.shape[2], kept_with_gold(beam_size))
     )
 

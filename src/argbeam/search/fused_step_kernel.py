@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from argbeam.data.vocabulary import EOS
-from argbeam.runtime.triton_guard import power_of_two
+from argbeam.runtime.device import power_of_two
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
 from argbeam.search.result import Beam, SearchStep, TopSuccessors
 

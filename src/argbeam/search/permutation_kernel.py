@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from argbeam.runtime.triton_guard import power_of_two
+from argbeam.runtime.device import power_of_two
 
 _ROWS = 8
 

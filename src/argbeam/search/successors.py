@@ -14,9 +14,9 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.errors import DataError
-from argbeam.runtime import triton_guard as kernels
+from argbeam.runtime import device as devices
 
-if kernels.INSTALLED:
+if devices.TRITON_INSTALLED:
     from argbeam.search.permutation_kernel import tokens_left
 
 
@@ -134,7 +134,7 @@ class PermutationChoices:
         return replace(self, left_NC=self.left_NC - used_BRC.flatten(0, 1).to(self.left_NC.dtype))
 
     def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> "PermutationChoices":
-        if kernels.usable(self.left_NC):
+        if devices.kernels_usable(self.left_NC):
             return replace(self, left_NC=tokens_left(self.left_NC, self.candidates_BC, rows_N, tokens_N))
         return self.select(rows_N).advance(tokens_N)
 

@@ -1,6 +1,7 @@
-"""Recipes in and out: TOML with `--set` overrides, JSON, differences."""
+"""Recipes in and out: TOML with `--set` overrides, JSON, differences; the shipped recipes by name."""
 
 import datetime
+import difflib
 import json
 import re
 import tomllib
@@ -15,6 +16,8 @@ from argbeam.errors import ConfigError
 from argbeam.files import reading
 from argbeam.settings.mistakes import clipped, dotted, first_mistake, hint, kind_of
 from argbeam.settings.recipe import Recipe
+
+_SHIPPED = Path(__file__).parent / "recipes"
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -66,6 +69,32 @@ def recipe_from_json(text: str, *, where: str = "recipe") -> Recipe:
 def read_recipe_json(path: Path) -> Recipe:
     """The recipe in the file recipe.json of a run."""
     return recipe_from_json(_read(path, "a recipe as JSON is expected"), where=str(path))
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Every shipped recipe by its name, in alphabetical order."""
+    found = {path.relative_to(_SHIPPED).with_suffix("").as_posix(): path for path in _SHIPPED.rglob("*.toml")}
+    return dict(sorted(found.items()))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe, given by its path or by the name of a shipped one."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = shipped_recipes()
+    plain = name.removesuffix(".toml")
+    if plain in shipped:
+        return shipped[plain]
+    near = difflib.get_close_matches(plain, shipped, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(f"{name}: neither a file nor a shipped recipe; {hint}shipped: {', '.join(shipped)}")
+
+
+def purpose(path: Path) -> str:
+    """The comment in the first line of a recipe; empty without one."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def difference(a: Recipe, b: Recipe) -> list[str]:

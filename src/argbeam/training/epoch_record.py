@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from argbeam.decoding.batch_decoder import BatchDecoder
-from argbeam.decoding.evaluate import evaluate, perplexity
+from argbeam.decoding.batch_decoder import BatchDecoder, evaluate, perplexity
 from argbeam.errors import ArgbeamError
 from argbeam.settings import Stage
 from argbeam.tasks.contract import Item

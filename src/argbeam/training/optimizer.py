@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from argbeam.runtime import triton_guard as kernels
+from argbeam.runtime import device as devices
 
-if kernels.INSTALLED:
+if devices.TRITON_INSTALLED:
     from argbeam.training.adagrad_kernel import adagrad
 
 
@@ -60,7 +60,7 @@ class Adagrad:
         scale = torch.where(finite, (self.max_norm / (norm + 1e-12)).clamp(max=1.0), 0.0)
         if count is not None:
             scale = scale / count
-        if kernels.usable(*self.parameters, *given) and all(p.is_contiguous() for p in self.parameters):
+        if devices.kernels_usable(*self.parameters, *given) and all(p.is_contiguous() for p in self.parameters):
             self._kernel_step(given, scale)
             return norm
         # Infinity times zero is not zero: a step that is not finite is zeroed entry by entry.

@@ -19,7 +19,7 @@ from argbeam.cli.decode_lines import opened
 from argbeam.errors import ConfigError
 from argbeam.files import read_records
 from argbeam.runtime.group import ALONE
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import shipped_recipes
 from small_runs import final_tensors, same_tensors, written_recipe
 
 RECIPE = """# A tiny recipe.

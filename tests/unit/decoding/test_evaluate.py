@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Batch, Example
 from argbeam.data.vocabulary import EOS
 from argbeam.decoding import batch_decoder
-from argbeam.decoding.batch_decoder import BatchDecoder, Decoded
+from argbeam.decoding.batch_decoder import BatchDecoder, Decoded, evaluate, perplexity
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.decoding.evaluate import evaluate, perplexity
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.state import State

@@ -12,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.decoding.batch_decoder import BatchDecoder
-from argbeam.decoding.evaluate import Evaluation
+from argbeam.decoding.batch_decoder import BatchDecoder, Evaluation
 from argbeam.decoding.length_power import (
     POWERS,
     best_power,

@@ -19,7 +19,7 @@ from argbeam.models.noise import Noise
 from argbeam.models.recurrence import attention_kernel as attention
 from argbeam.models.recurrence.kernel_steps import KernelSteps
 from argbeam.models.recurrence.steps import CellBack, CellIn, PlainSteps, TokenVectors
-from argbeam.runtime import triton_guard as kernels
+from argbeam.runtime import device as devices
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
 from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step
@@ -56,14 +56,14 @@ def test_what_kernels_take(
     dtype: torch.dtype, device: int, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels are launched on the current device, here the second; a tensor elsewhere would be out of reach."""
-    kernels._recent.cache_clear()
-    monkeypatch.setattr(kernels, "_WANTED", True)
+    devices._recent.cache_clear()
+    monkeypatch.setattr(devices, "_KERNELS_WANTED", True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     tensor: Any = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cuda", device))
-    assert kernels.usable(tensor) == expected
-    assert not kernels.usable(tensor, torch.zeros(1, dtype=dtype))
-    kernels._recent.cache_clear()
+    assert devices.kernels_usable(tensor) == expected
+    assert not devices.kernels_usable(tensor, torch.zeros(1, dtype=dtype))
+    devices._recent.cache_clear()
 
 
 # Sentences, rows of each, units, words: nothing is a multiple of a block.
@@ -251,7 +251,7 @@ def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
         return optimizer
 
     plain = updated()
-    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    monkeypatch.setattr(devices, "kernels_usable", lambda *_: True)
     used = []
     monkeypatch.setattr(
         "argbeam.training.optimizer.adagrad", lambda *a, **k: (used.append(1), adagrad_kernel.adagrad(*a, **k))
@@ -265,7 +265,7 @@ def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_parameter_in_another_layout_is_updated_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step of Adagrad is the rate, against the gradient's sign; a kernel would pair the wrong entries."""
-    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    monkeypatch.setattr(devices, "kernels_usable", lambda *_: True)
     gradient = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     parameter = torch.nn.Parameter(torch.zeros(4, 3).T)
     Adagrad({"all": [parameter]}, rates={"all": 0.1}, max_norm=5.0).step([gradient])
@@ -306,7 +306,7 @@ def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, mo
     )
     with torch.no_grad():
         plain_BTV = score(model, model.encode(batch, None), batch.target_BT)
-        monkeypatch.setattr(kernels, "usable", lambda *_: True)
+        monkeypatch.setattr(devices, "kernels_usable", lambda *_: True)
         assert_close(score(model, model.encode(batch, None), batch.target_BT), plain_BTV)
         state = model.step(model.encode(batch, None), torch.full((2,), BOS))
         after_first = model.step(state, batch.target_BT[:, 0])
@@ -341,7 +341,7 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
     assert name == "cross_entropy" or 0 < violations < sum(len(e.target) for e in examples)
 
     used: set[str] = set()
-    monkeypatch.setattr(kernels, "usable", lambda *_: used.add("asked") or True)
+    monkeypatch.setattr(devices, "kernels_usable", lambda *_: used.add("asked") or True)
     for kernel in ("cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"):
         function = getattr(KernelSteps, kernel)
         counted = staticmethod(lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS
-from argbeam.decoding.evaluate import perplexity
+from argbeam.decoding.batch_decoder import perplexity
 from argbeam.losses.replay import replay, score, unroll
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from argbeam.reports.progress import epoch_line, note, training_display
-from argbeam.settings.recipe_files import load_recipe
-from argbeam.settings.shipped import find_recipe
+from argbeam.settings.recipe_files import find_recipe, load_recipe
 from argbeam.training.events import Notice, Progress, Record
 
 PROGRESS = Progress(

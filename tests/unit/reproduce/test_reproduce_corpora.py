@@ -10,8 +10,7 @@ from argbeam.reproduce.corpora import Corpus, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
 from argbeam.reproduce.plan import make_plan
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import load_recipe
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, shipped_recipes
 from iwslt_files import write_iwslt
 
 UD = [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum") for split in ("train", "dev", "test")]

@@ -10,8 +10,7 @@ from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
 from argbeam.reproduce.folder import PlanRecord, read_plan, update_plan
 from argbeam.reproduce.paper import PAPER
 from argbeam.reproduce.plan import RunPlan, Scoring, make_plan, runs_left
-from argbeam.settings.recipe_files import load_recipe, recipe_to_toml
-from argbeam.settings.shipped import shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, recipe_to_toml, shipped_recipes
 
 DEMO = {"word_ordering": Corpus("small", ("data.train=20", "data.dev=2", "data.test=2"), 20)}
 SEQ2SEQ, BSO = System("seq2seq", "demo/seq2seq"), System("BSO", "demo/bso")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from argbeam.decoding.evaluate import Evaluation
+from argbeam.decoding.batch_decoder import Evaluation
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.files import read_records
 from argbeam.runs import checkpoint

@@ -13,8 +13,7 @@ import pytest
 from argbeam.data.generated.corpus import GeneratedSentence, sentences
 from argbeam.runs.load import load
 from argbeam.settings.recipe import ModelSizes, Recipe
-from argbeam.settings.recipe_files import load_recipe
-from argbeam.settings.shipped import purpose, shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, purpose, shipped_recipes
 from generated_files import FORMATS
 from small_runs import finish, progress_of, texts
 

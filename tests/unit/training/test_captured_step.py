@@ -30,7 +30,7 @@ from argbeam.losses.scheduled_sampling import Linear, ScheduledSampling
 from argbeam.models import LstmSeq2Seq, make_model
 from argbeam.models.contract import Model, Network
 from argbeam.models.noise import Noise
-from argbeam.runtime import triton_guard as kernels
+from argbeam.runtime import device as devices
 from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search import search
@@ -546,7 +546,7 @@ def test_kernels_give_the_plain_gradients_on_cuda(name: str, hidden: int, monkey
         loss = replace(loss, baseline=Baseline(hidden).to(device))
     found = []
     for wanted in (True, False):
-        monkeypatch.setattr(kernels, "_WANTED", wanted)
+        monkeypatch.setattr(devices, "_KERNELS_WANTED", wanted)
         out = loss.at(2)(model, batch, noise)
         found.append((out.total, torch.autograd.grad(out.total, parameters, materialize_grads=True)))
     (by_kernels, its_gradients), (plain, plain_gradients) = found

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from argbeam.decoding.batch_decoder import decode_rules
-from argbeam.decoding.evaluate import Evaluation
+from argbeam.decoding.batch_decoder import Evaluation, decode_rules
 from argbeam.errors import ArgbeamError
 from argbeam.losses import CrossEntropy, make_loss
 from argbeam.models.noise import Noise

@@ -15,7 +15,7 @@ from torch import Tensor
 from argbeam.models.recurrence.cell_kernel import carried as carried_back
 from argbeam.models.recurrence.cell_kernel import tanh
 from argbeam.models.recurrence.steps import Combined
-from argbeam.runtime.triton_guard import power_of_two, products
+from argbeam.runtime.device import power_of_two, products
 
 # What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
 _ROWS, _WORDS, _UNITS = 64, 256, 64

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from argbeam.models.recurrence.steps import CellBack, CellGrad, CellIn, CellOut
-from argbeam.runtime.triton_guard import products
+from argbeam.runtime.device import products
 
 
 def cell(given: CellIn) -> CellOut:

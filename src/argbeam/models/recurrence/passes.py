@@ -28,15 +28,15 @@ from argbeam.models.recurrence.steps import (
     Weights,
     decoder_step,
 )
-from argbeam.runtime import triton_guard
+from argbeam.runtime import device as devices
 
-if triton_guard.INSTALLED:
+if devices.TRITON_INSTALLED:
     from argbeam.models.recurrence.kernel_steps import KernelSteps
 
 
 def steps_for(like: Tensor) -> Steps:
     """The version of the parts for tensors of this kind."""
-    return KernelSteps() if triton_guard.usable(like) else PlainSteps()
+    return KernelSteps() if devices.kernels_usable(like) else PlainSteps()
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def decoder_step(
 
 
 class Steps(Protocol):
-    """One version of the parts: `PlainSteps` runs anywhere, `KernelSteps` where `triton_guard` says so."""
+    """One version of the parts: `PlainSteps` runs anywhere, `KernelSteps` where `kernels_usable` says so."""
 
     def cell(self, given: CellIn) -> CellOut:
         """gates, c and h."""
