@@ -159,27 +159,27 @@ def test_train_prints_its_stages_and_resuming_a_finished_run_does_nothing(argbea
     assert "training is finished; nothing to do" in again.stderr
 
 
-def test_a_recipe_that_is_not_there_names_the_nearest_and_all(argbeam: Command, tmp_path: Path) -> None:
-    done = argbeam("train", "demo/bos", "--out", tmp_path / "run")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "argbeam: error: demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? "
-        f"shipped: {', '.join(shipped_recipes())}\n"
-    )
-
-
-def test_errors_in_settings_are_one_line(argbeam: Command, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path)
-    done = argbeam("train", recipe, "--out", tmp_path / "run", "--set", "model.hiden=3")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "argbeam: error: --set: unknown key model.hiden; did you mean model.hidden?\n"
-
-
-def test_data_sets_the_root(argbeam: Command, tmp_path: Path) -> None:
-    done = argbeam("train", "word_ordering/bso", "--out", tmp_path / "run", "--data", tmp_path / "no such")
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"argbeam: error: {tmp_path / 'no such'}")
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("demo/bos",),
+            "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? "
+            f"shipped: {', '.join(shipped_recipes())}\n",
+        ),
+        (("demo/bso", "--set", "model.hiden=3"), "--set: unknown key model.hiden; did you mean model.hidden?\n"),
+        (("demo/bso", "--data", "no such"), "--data no such: demo/bso reads no files; its data is generated\n"),
+        (("word_ordering/bso", "--data", "no such"), "no such"),  # --data sets the root
+    ],
+    ids=["recipe", "key", "no files", "root"],
+)
+def test_errors_before_training_are_one_line(
+    argbeam: Command, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = argbeam("train", *arguments, "--out", tmp_path / "run")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    expected = f"argbeam: error: {said}"
+    assert done.stderr == expected if said.endswith("\n") else done.stderr.startswith(expected)
 
 
 def test_every_shipped_recipe_is_listed_with_its_purpose(argbeam: Command) -> None:
@@ -571,9 +571,3 @@ def test_a_pipe_is_answered_line_by_line_and_may_be_closed(runs: dict[str, Path]
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait() == 1
-
-
-def test_data_for_a_recipe_that_reads_no_files_is_an_error(argbeam: Command, tmp_path: Path) -> None:
-    done = argbeam("train", "demo/bso", "--data", tmp_path, "--out", tmp_path / "run")
-    expected = f"--data {tmp_path}: demo/bso reads no files; its data is generated"
-    assert (done.returncode, done.stderr) == (2, f"argbeam: error: {expected}\n")
