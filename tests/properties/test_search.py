@@ -48,7 +48,7 @@ def test_a_beam_as_wide_as_the_space_is_enumeration(
 ) -> None:
     cases, stop, end, _ = SEARCHES[name]
     case = data.draw(cases)
-    beam = widest(case, end=end)
+    beam = widest(case)
     n_best = beam if stop is None else n_best
     result = case.search(beam=beam, rule=rule, stop=stop, n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
@@ -62,13 +62,13 @@ def test_a_beam_as_wide_as_the_space_is_enumeration(
 @settings(max_examples=60)
 def test_a_beam_as_wide_as_the_space_is_enumeration_under_stop_top(case: Case, rule: ScoreRule) -> None:
     """It returns the shortest ended sequence with the best score of all prefixes of its length."""
-    result = case.search(beam=widest(case, end=EOS), rule=rule, stop=StopTop())
+    result = case.search(beam=widest(case), rule=rule, stop=StopTop())
     for b, successors in enumerate(case.by_sentence):
         score = case.score(rule, b)
         alive: list[Tokens] = [()]
         top: Tokens = ()
         while len(top) < case.lengths[b] and (not top or top[-1] != EOS):
-            grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+            grown = [(*prefix, token) for prefix in alive for token in successors(prefix)]
             top = max(grown, key=score)
             alive = [prefix for prefix in grown if prefix[-1] != EOS]
         assert sequences(result, b) == [top]
@@ -133,7 +133,7 @@ def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_li
 @pytest.mark.parametrize("stop", [StopTop(), StopBest()])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_search_that_ends_long_before_its_limit_finds_what_the_loops_find(stop: Stop, seed: int) -> None:
-    """Log-probabilities of three words with a limit of 40: all sentences are over early, and no step more is run."""
+    """Log-probabilities of three tokens with a limit of 40: all sentences are over early, and no step more is run."""
     loops = [unconstrained(5, end_symbol=True)] * 3
     case = Case(ToyModel(5, seed=seed, scale=2.0), [0, 1, 2], [[4]] * 3, [40] * 3, loops, Unconstrained(5, True))
     result = case.search(beam=3, rule=LogprobSum(), stop=stop)

@@ -12,27 +12,19 @@ from argbeam.data.vocabulary import EOS
 from argbeam.search.gold import Restart
 from argbeam.search.result import Violations
 from argbeam.search.score_rules import ScoreRule
-from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.stop_rules import StopBest, StopTop
 from argbeam.search.successors import Permutation
 from oracles import Tokens, TrainingSearch, training_search
-from toy_cases import (
-    Case,
-    open_cases,
-    parsing_cases,
-    permutation_cases,
-    rules,
-    table_violations,
-    unconstrained_cases,
-)
+from toy_cases import GOLD_CASES, Case, rules, table_violations
 
-# Cases, stop rule, and what never occurs in them; everything else must occur.
-CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None, set[tuple[str, bool]]]] = {
-    "fixed length": (unconstrained_cases(end_symbol=False), None, {("rival ended", True)}),
+# What never occurs in the cases; everything else must occur.
+NEVER = {
+    "fixed length": {("rival ended", True)},
     # One token is left at the last step: gold on the beam before stays on it.
-    "permutation": (permutation_cases(), None, {("rival ended", True), ("gold on beam", False)}),
-    "shift reduce": (parsing_cases(), None, {("rival ended", True)}),
-    "stop top": (open_cases, StopTop(), set()),
-    "stop best": (open_cases, StopBest(), {("rival ended", True)}),
+    "permutation": {("rival ended", True), ("gold on beam", False)},
+    "shift reduce": {("rival ended", True)},
+    "stop top": set(),
+    "stop best": {("rival ended", True)},
 }
 
 
@@ -54,10 +46,10 @@ def check(found: Violations, b: int, truth: TrainingSearch, gold: Tokens) -> Non
     assert tuple(found.rival_BT[b, start:length].tolist()) == gold[start:]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", GOLD_CASES)
 def test_the_training_search_is_the_search_over_lists(name: str) -> None:
     """What occurs is counted: an agreement on what never happened would say nothing."""
-    cases, stop, never = CASES[name]
+    (cases, stop), never = GOLD_CASES[name], NEVER[name]
     seen: Counter[tuple[str, bool]] = Counter()
 
     @given(
@@ -73,10 +65,8 @@ def test_the_training_search_is_the_search_over_lists(name: str) -> None:
         found = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, policy=Restart(margin)).violations
         assert found is not None
         for b, gold in enumerate(chosen):
-            score, gives_up = case.score(rule, b), stop == StopTop()
-            truth = training_search(
-                case.by_sentence[b], score, gold, beam=beam, margin=margin, ended_gives_up_place=gives_up
-            )
+            score = case.score(rule, b)
+            truth = training_search(case.by_sentence[b], score, gold, beam=beam, margin=margin, stop=stop)
             check(found, b, truth, gold)
             for violation, is_gold, ended in zip(truth.violation, truth.rival_is_gold, truth.rival_ended, strict=True):
                 seen.update([("violation", violation), ("rival is gold", is_gold), ("rival ended", ended)])
@@ -95,21 +85,16 @@ violations_of = partial(table_violations, policy=Restart(1.0))
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 9])
-def test_gold_first_by_less_than_the_margin_at_the_last_step_is_a_violation(beam: int) -> None:
-    """Gold a has 1.0, the best wrong word b 0.6: 1.0 < 0.6 + 1, whatever the beam."""
-    found = violations_of({((), A): 1.0, ((), B): 0.6}, (A,), beam=beam)
-    assert found.violation_BT.tolist() == [[True]]
-    assert found.rival_BT.tolist() == [[B]]
+@pytest.mark.parametrize(("gold", "wrong", "violates"), [(1.0, 0.6, True), (1.5, 0.5, False)])
+def test_gold_first_by_less_than_the_margin_at_the_last_step_is_a_violation(
+    beam: int, gold: float, wrong: float, violates: bool
+) -> None:
+    """Whatever the beam, 1.0 < 0.6 + 1; but 1.5 < 0.5 + 1 is false: the margin is reached."""
+    found = violations_of({((), A): gold, ((), B): wrong}, (A,), beam=beam)
+    assert found.violation_BT.tolist() == [[violates]]
+    assert found.rival_BT.tolist() == [[B if violates else A]]
     assert found.rival_is_gold_BT.tolist() == [[False]]
     assert found.gold_on_beam_B.tolist() == [True]
-
-
-@pytest.mark.parametrize("beam", [1, 2, 3, 9])
-def test_gold_first_by_the_margin_at_the_last_step_is_no_violation(beam: int) -> None:
-    """1.5 < 0.5 + 1 is false: the margin is reached."""
-    found = violations_of({((), A): 1.5, ((), B): 0.5}, (A,), beam=beam)
-    assert found.violation_BT.tolist() == [[False]]
-    assert found.rival_BT.tolist() == [[A]]
 
 
 def test_gold_in_the_last_place_of_the_beam_is_a_violation_by_itself() -> None:
@@ -135,7 +120,7 @@ def test_fewer_valid_candidates_than_places_are_no_violation() -> None:
     assert found.rival_BT.tolist() == [[B, A]]
 
 
-def test_a_rivals_words_start_at_the_last_restart() -> None:
+def test_a_rivals_tokens_start_at_the_last_restart() -> None:
     """Beam 1, gold a b c. Step 1: b 2.0 is first, a 1.0 < 2.0 + 1: restart. Step 2 after a: b 3.0 is first
     and is gold: 3.0 < 3.0 + 1 restarts again. Step 3 after a b: c 1.0 against a 0.5: 1.0 < 0.5 + 1. The
     rivals are b; b; a."""
@@ -148,7 +133,7 @@ def test_a_rivals_words_start_at_the_last_restart() -> None:
 
 def test_gold_is_known_by_its_whole_prefix() -> None:
     """Beam 2, gold a c. Step 1: a 4.0, b 2.0: 4.0 < 2.0 + 1 is false. Step 2 (last): b c 3.0 ends in gold's
-    word but is not gold; gold a c has 2.5 and is second. The rival is b c, 2.5 < 3.0 + 1; it is not gold."""
+    token but is not gold; gold a c has 2.5 and is second. The rival is b c, 2.5 < 3.0 + 1; it is not gold."""
     table = {((), A): 4.0, ((), B): 2.0, ((B,), C): 3.0, ((A,), C): 2.5}
     found = violations_of(table, (A, C), beam=2)
     assert found.violation_BT.tolist() == [[False, True]]
@@ -165,18 +150,14 @@ def test_under_stop_top_an_ended_prefix_is_the_rival_before_the_last_place_is() 
     assert found.rival_BT.tolist() == [[EOS, EOS]]
 
 
-def test_under_stop_top_an_ended_prefix_that_keeps_the_margin_leaves_the_beam() -> None:
+def test_an_ended_prefix_that_keeps_the_margin_leaves_the_beam_under_stop_top_alone() -> None:
     """Beam 2, step 1: gold a 3.0, </s> 1.0: 3.0 < 1.0 + 1 is false, and </s> leaves. Step 2: a </s> 5.0 is
     first and the best wrong sequence is a b 2.0, not what could follow </s>: no violation."""
     table = {((), A): 3.0, ((), EOS): 1.0, ((A,), EOS): 5.0, ((A,), B): 2.0, ((EOS,), A): 9.0}
     found = violations_of(table, (A, EOS), beam=2, stop=StopTop())
     assert not found.violation_BT.any()
     assert found.rival_score_BT.tolist() == [[1.0, 2.0]]
-
-
-def test_under_stop_best_the_end_symbol_is_a_word_like_any_other() -> None:
-    """The same scores, with </s> a going on: its 9.0 is above gold's 5.0 at the last step."""
-    table = {((), A): 3.0, ((), EOS): 1.0, ((A,), EOS): 5.0, ((A,), B): 2.0, ((EOS,), A): 9.0}
+    # Under stop best the end symbol is a token like any other: </s> a goes on, and 9.0 is above gold's 5.0.
     found = violations_of(table, (A, EOS), beam=2, stop=StopBest())
     assert found.violation_BT.tolist() == [[False, True]]
     assert found.rival_BT.tolist() == [[EOS, A]]

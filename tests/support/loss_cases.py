@@ -23,6 +23,11 @@ WORDS = (1, 4, 5, 6)  # UNK is a word like any other
 VOCABULARY = 9
 ACTIONS = 2
 FIRST_ACTION = VOCABULARY - ACTIONS
+EXAMPLES = [
+    Example((4, 5, 6), (6, 5, EOS), 3),
+    Example((7,), (7, 7, 7, 7, EOS), 8),
+    Example((5, 4, 5, 4, 5), (1, EOS), 20),
+]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from typing import Any
 
 import sacrebleu
 import torch
@@ -10,17 +11,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import BOS
+from argbeam.data.vocabulary import BOS, EOS
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
+from argbeam.search.stop_rules import Stop
 from oracles import Next, Score, Tokens, columns_of, training_search
 
 Rescore = Callable[[Tokens], Float[Tensor, ""]]
 """A prefix's score with gradient."""
 
 SegmentCost = Callable[[Tokens, Tokens, int | None], float]
-"""A cost of one segment: the rival's words, gold's words, and gold's word before both (None at the beginning)."""
+"""A cost of one segment: the rival's tokens, gold's tokens, and gold's token before both (None at the beginning)."""
 
 
 def naive_total(
@@ -38,9 +40,7 @@ def naive_total(
         one, one_noise = alone(batch, row), noise_alone(noise, row)
         gold = tuple(one.target_BT[0].tolist())
         if gold:
-            following = partial(_next_scores, model, one, one_noise)
-            rescore = rescoring(following, adds_up=adds_up)
-            score = _without_gradient(following, adds_up=adds_up)
+            score, rescore = _prefix_scores(partial(scores_along, model, one, one_noise), adds_up=adds_up)
             part = loss(tuple(one.source_BS[0].tolist()), gold, score, rescore)
             total = total if part is None else total + part
     return total
@@ -51,22 +51,14 @@ def bso_of_one(
     *,
     beam: int,
     margin: float,
-    ended_gives_up_place: bool,
+    stop: Stop | None,
     cost: SegmentCost,
 ) -> Callable[[Tokens, Tokens, Score, Rescore], Float[Tensor, ""]]:
-    """BSO of one sentence: search, score each violating prefix and gold's again, each from its first word, and sum
+    """BSO of one sentence: search, score each violating prefix and gold's again, each from its first token, and sum
     cost * (margin - f(gold) + f(rival))."""
 
     def loss(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Float[Tensor, ""]:
-        search = training_search(
-            successors(source),
-            score,
-            gold,
-            beam=beam,
-            margin=margin,
-            ended_gives_up_place=ended_gives_up_place,
-            ties=False,
-        )
+        search = training_search(successors(source), score, gold, beam=beam, margin=margin, stop=stop, ties=False)
         total, restart = torch.zeros((), dtype=torch.float64), 0
         for t, segment in enumerate(search.rivals, 1):
             if segment is not None:
@@ -79,46 +71,40 @@ def bso_of_one(
     return loss
 
 
-def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Tokens) -> Float[Tensor, ""]:
-    """f of a prefix of a single sentence: encode, read every word but the newest, score that one."""
-    return _next_scores(model, one, noise, prefix[:-1])[prefix[-1]]
-
-
-def prefix_logprob(model: Model, one: Batch, noise: Noise | None, words: Tokens) -> Float[Tensor, ""]:
-    """The log-probability of a whole sequence of a single sentence, read from its beginning."""
-    state, total = model.encode(one, noise), torch.zeros((), dtype=torch.float64)
-    for read, word in zip((BOS, *words), words, strict=False):
+def scores_along(model: Model, one: Batch, noise: Noise | None, tokens: Tokens) -> list[Float[Tensor, " V"]]:
+    """The scores of the whole vocabulary at each token of one sequence, the last of which is not read."""
+    state, found = model.encode(one, noise), []
+    for read in (BOS, *tokens)[: len(tokens)]:
         state = model.step(state, torch.tensor([read]))
-        total = total + model.scores(model.output(state)[None])[0, 0].log_softmax(0)[word]
-    return total
+        found.append(model.scores(model.output(state)[None])[0, 0])
+    return found
 
 
-def rescoring(following: Callable[[Tokens], Float[Tensor, " V"]], *, adds_up: bool) -> Rescore:
-    """f of a prefix, or the sum of f over its own prefixes; scores after equal words are computed once."""
-    following = cache(following)
-
-    def rescore(prefix: Tokens) -> Float[Tensor, ""]:
-        first = 1 if adds_up else len(prefix)
-        return torch.stack([following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1)]).sum()
-
-    return rescore
+def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Tokens) -> Float[Tensor, ""]:
+    """f of a prefix of a single sentence: encode, read every token but the newest, score that one."""
+    return scores_along(model, one, noise, prefix)[-1][prefix[-1]]
 
 
-def _without_gradient(following: Callable[[Tokens], Float[Tensor, " V"]], *, adds_up: bool) -> Score:
-    numbers = cache(torch.no_grad()(lambda read: following(read).tolist()))
-
-    def score(prefix: Tokens) -> float:
-        first = 1 if adds_up else len(prefix)
-        return sum(numbers(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
-
-    return score
+def prefix_logprob(model: Model, one: Batch, noise: Noise | None, tokens: Tokens) -> Float[Tensor, ""]:
+    """The log-probability of a whole sequence of a single sentence."""
+    scores = scores_along(model, one, noise, tokens)
+    logprobs = (scores[t].log_softmax(0)[token] for t, token in enumerate(tokens))
+    return sum(logprobs, torch.zeros((), dtype=torch.float64))
 
 
-def _next_scores(model: Model, one: Batch, noise: Noise | None, read: Tokens) -> Float[Tensor, " V"]:
-    state = model.encode(one, noise)
-    for word in (BOS, *read):
-        state = model.step(state, torch.tensor([word]))
-    return model.scores(model.output(state)[None])[0, 0]
+def _prefix_scores(along: Callable[[Tokens], list[Tensor]], *, adds_up: bool) -> tuple[Score, Rescore]:
+    """f of a prefix, or the sum of f over its own prefixes: as a number and with gradient. Scores after equal tokens
+    are computed once."""
+
+    def added(following: Callable[[Tokens], Any]) -> Callable[[Tokens], Any]:
+        def score(prefix: Tokens) -> Any:
+            first = 1 if adds_up else len(prefix)
+            return sum(following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
+
+        return score
+
+    numbers = torch.no_grad()(lambda read: along((*read, EOS))[-1].tolist())
+    return added(cache(numbers)), added(cache(lambda read: along((*read, EOS))[-1]))
 
 
 def alone(batch: Batch, row: int) -> Batch:
@@ -150,12 +136,8 @@ def gradients(loss: Float[Tensor, ""], model: nn.Module) -> dict[str, Tensor]:
 # Costs of one segment, as loops over lists or by another package.
 
 
-def naive_zero_one(rival: Tokens, gold: Tokens, before: int | None) -> float:
-    return 1.0
-
-
 def naive_one_minus_bleu(rival: Tokens, gold: Tokens, before: int | None) -> float:
-    """By sacreBLEU's sentence BLEU; words are written as numbers."""
+    """By sacreBLEU's sentence BLEU; tokens are written as numbers."""
     hypothesis, reference = (" ".join(map(str, side)) for side in (rival, gold))
     score = sacrebleu.sentence_bleu(
         hypothesis, [reference], smooth_method="exp", use_effective_order=True, tokenize="none"
@@ -164,7 +146,7 @@ def naive_one_minus_bleu(rival: Tokens, gold: Tokens, before: int | None) -> flo
 
 
 def naive_one_minus_authors_bleu(rival: Tokens, gold: Tokens, before: int | None) -> float:
-    """Segments start with the word before them (the first with the start symbol, here -1), absent orders count as
+    """Segments start with the token before them (the first with the start symbol, here -1), absent orders count as
     precision 1, the k-th order without a match has 2^-k matches."""
     lead = (-1 if before is None else before,)
     rival, gold = (*lead, *rival), (*lead, *gold)
@@ -179,13 +161,21 @@ def naive_one_minus_authors_bleu(rival: Tokens, gold: Tokens, before: int | None
     return 1 - product**0.25
 
 
-def naive_hamming(rival: Tokens, gold: Tokens, before: int | None) -> float:
-    """The number of places at which the two differ."""
-    return float(sum(a != b for a, b in zip(rival, gold, strict=True)))
+def naive_token_error(output: Tokens, gold: Tokens) -> float:
+    """The share of places at which the two differ, of the longer one's."""
+    return 1 - sum(a == b for a, b in zip(output, gold, strict=False)) / max(len(output), len(gold))
+
+
+# Risks of whole outputs; of BLEU the end symbol is no token.
+NAIVE_RISKS: dict[str, Callable[[Tokens, Tokens], float]] = {
+    "sentence_bleu": lambda *sides: naive_one_minus_bleu(*(tuple(t for t in s if t != EOS) for s in sides), None),
+    "zero_one": lambda output, gold: float(output != gold),
+    "token_error": naive_token_error,
+}
 
 
 class CachedAttention(nn.Module):
-    """A decoder whose state grows: causal self-attention that keeps the keys and values of the words read so far."""
+    """A decoder whose state grows: causal self-attention with a cache, and none of the methods that only save time."""
 
     def __init__(self, *, vocabulary: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -233,10 +223,8 @@ class CachedAttention(nn.Module):
 
 
 class TableModel(nn.Module):
-    """The score of each word after each prefix is a weight of its own, so that a gradient reads like a table.
-
-    Prefixes that the table leaves out share one row; words that it leaves out score -100.
-    """
+    """A weight for the score of each token after each prefix: a gradient reads like a table. Prefixes that the table
+    leaves out share one row; tokens that it leaves out score -100."""
 
     def __init__(self, table: Mapping[Tokens, Mapping[int, float]], *, vocabulary: int) -> None:
         super().__init__()
@@ -245,9 +233,9 @@ class TableModel(nn.Module):
         elsewhere = len(table)
         weights = torch.full((elsewhere + 1, vocabulary), -100.0, dtype=torch.float64)
         self.child_XV = torch.full((elsewhere + 1, vocabulary), elsewhere)
-        for prefix, words in table.items():
-            for word, score in words.items():
-                weights[number[prefix], word] = score
+        for prefix, tokens in table.items():
+            for token, score in tokens.items():
+                weights[number[prefix], token] = score
             if prefix:
                 self.child_XV[number[prefix[:-1]], prefix[-1]] = number[prefix]
         self.weight_XV = nn.Parameter(weights)
@@ -257,7 +245,7 @@ class TableModel(nn.Module):
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         prefix_N = state.hypothesis["prefix"]
-        if state.time > 0:  # the first word read is BOS
+        if state.time > 0:  # the first token read is BOS
             prefix_N = self.child_XV[prefix_N, tokens_N]
         return State({}, {"prefix": prefix_N}, state.time + 1)
 
@@ -270,7 +258,7 @@ class TableModel(nn.Module):
         return columns_of(output_GRH @ self.weight_XV, candidates_GC)
 
     def gradients(self, loss: Float[Tensor, ""]) -> dict[tuple[Tokens, int], float]:
-        """The entries (prefix, word) of the table that have a gradient."""
+        """The entries (prefix, token) of the table that have a gradient."""
         gradient_XV = gradients(loss, self)["weight_XV"]
         assert not gradient_XV[-1].any()
         return {

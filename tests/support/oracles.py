@@ -1,6 +1,6 @@
 """Brute force: a model whose scores are a table, and searches as plain loops over one sentence's prefixes.
 
-Nothing here is batched or shared with argbeam's own search. A prefix is a tuple of words, without BOS.
+Nothing here is batched or shared with argbeam's own search. A prefix is a tuple of tokens, without BOS.
 """
 
 import itertools
@@ -19,6 +19,7 @@ from argbeam.data.batches import Batch, Example
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
+from argbeam.search.stop_rules import Stop, StopTop
 
 Tokens = tuple[int, ...]
 Next = Callable[[Tokens], list[int]]
@@ -29,11 +30,9 @@ _PRIME = 2**31 - 1
 
 @dataclass(frozen=True)
 class ToyModel:
-    """The score of a word is a pseudo-random number, fixed by the sentence's number and the whole prefix.
+    """A pseudo-random score for each token after each prefix of each sentence, from -scale to scale, no two equal.
 
-    Scores lie between -scale and scale, in float64 of 53 random bits, so that no two are equal. The state
-    holds the words read, and the "output layer" picks columns. `table`, where given, holds some scores by
-    (prefix, word) for hand-computed cases; all other words then score `missing`.
+    `table`, where given, holds scores by (prefix, token) for hand-computed cases; all others are `missing`.
     """
 
     vocabulary: int
@@ -56,12 +55,12 @@ class ToyModel:
         if read_NT.shape[1] == 0:
             return torch.zeros(read_NT.shape[0], self.vocabulary, dtype=torch.float64)
         if self.table is not None:
-            return torch.tensor([self._row(tuple(row[1:])) for row in read_NT.tolist()], dtype=torch.float64)
+            rows = [[self.score_of(0, tuple(row[1:]), v) for v in range(self.vocabulary)] for row in read_NT.tolist()]
+            return torch.tensor(rows, dtype=torch.float64)
         key_N = state.hypothesis["number"]
         for column_N in read_NT.unbind(1)[1:]:
             key_N = _mixed(key_N, column_N)
-        word_V = torch.arange(self.vocabulary)
-        high_NV, low_NV = self._drawn(key_N[:, None], word_V[None])
+        high_NV, low_NV = self._drawn(key_N[:, None], torch.arange(self.vocabulary)[None])
         return self._score(high_NV.double(), low_NV.double())
 
     def scores(
@@ -69,21 +68,17 @@ class ToyModel:
     ) -> Float[Tensor, "G R C"]:
         return columns_of(output_GRH, candidates_GC)
 
-    def score_of(self, sentence: int, prefix: Tokens, word: int) -> float:
-        """The score of one word after one prefix."""
+    def score_of(self, sentence: int, prefix: Tokens, token: int) -> float:
+        """The score of one token after one prefix."""
         if self.table is not None:
-            return self.table.get((prefix, word), self.missing)
+            return self.table.get((prefix, token), self.missing)
         key = sentence
         for earlier in prefix:
             key = _mixed(key, earlier)
-        return self._score(*self._drawn(key, word))
+        return self._score(*self._drawn(key, token))
 
-    def _row(self, prefix: Tokens) -> list[float]:
-        assert self.table is not None
-        return [self.table.get((prefix, word), self.missing) for word in range(self.vocabulary)]
-
-    def _drawn(self, key: Any, word: Any) -> tuple[Any, Any]:
-        high = _mixed(_mixed(key, word), self.seed)
+    def _drawn(self, key: Any, token: Any) -> tuple[Any, Any]:
+        high = _mixed(_mixed(key, token), self.seed)
         return high, _mixed(high, 12345)
 
     def _score(self, high: Any, low: Any) -> Any:
@@ -97,33 +92,33 @@ def columns_of(scores_GRV: Float[Tensor, "G R V"], candidates_GC: Int[Tensor, "G
     return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, scores_GRV.shape[1], -1))
 
 
-def _mixed(key: Any, word: Any) -> Any:
+def _mixed(key: Any, token: Any) -> Any:
     """One step of a hash, the same for Python's integers and for int64 (nothing exceeds 63 bits)."""
     for factor in (48271, 1103515245):
-        key = ((key ^ (key >> 15)) * factor + (word + 1) * 69621 + 7) % _PRIME
+        key = ((key ^ (key >> 15)) * factor + (token + 1) * 69621 + 7) % _PRIME
     return key
 
 
-# Successors: from a prefix to the words that may follow it.
+# Successors: from a prefix to the tokens that may follow it.
 
 
 def unconstrained(vocabulary: int, *, end_symbol: bool) -> Next:
-    """Every word but PAD and BOS, and EOS where sentences end in it."""
+    """Every token but PAD and BOS, and EOS where sentences end in it."""
     left_out = {PAD, BOS} if end_symbol else {PAD, BOS, EOS}
-    return lambda prefix: [word for word in range(vocabulary) if word not in left_out]
+    return lambda prefix: [token for token in range(vocabulary) if token not in left_out]
 
 
 def permutation(source: Sequence[int]) -> Next:
-    """The words of the source that are left."""
+    """The tokens of the source that are left."""
     return lambda prefix: sorted((Counter(source) - Counter(prefix)).keys())
 
 
 def shift_reduce(source: Sequence[int], *, vocabulary: int, actions: int) -> Next:
-    """The next word of the source; the actions, when two items or more are on the stack."""
+    """The next token of the source; the actions, when two items or more are on the stack."""
     first = vocabulary - actions
 
     def successors(prefix: Tokens) -> list[int]:
-        shifts = [word for word in prefix if word < first]
+        shifts = [token for token in prefix if token < first]
         reduces = len(prefix) - len(shifts)
         following = list(source[len(shifts) : len(shifts) + 1])
         return following + (list(range(first, vocabulary)) if len(shifts) - reduces >= 2 else [])
@@ -135,21 +130,21 @@ def shift_reduce(source: Sequence[int], *, vocabulary: int, actions: int) -> Nex
 
 
 def last_score(model: ToyModel, sentence: int) -> Score:
-    """The score of the newest word."""
+    """The score of the newest token."""
     return lambda prefix: model.score_of(sentence, prefix[:-1], prefix[-1])
 
 
 def score_sum(model: ToyModel, sentence: int) -> Score:
-    """The sum of the words' scores."""
+    """The sum of the tokens' scores."""
     return lambda prefix: math.fsum(model.score_of(sentence, prefix[:t], prefix[t]) for t in range(len(prefix)))
 
 
 def logprob_sum(model: ToyModel, sentence: int) -> Score:
-    """The sum of the words' log-probabilities over the whole vocabulary."""
+    """The sum of the tokens' log-probabilities over the whole vocabulary."""
 
-    def logprob(prefix: Tokens, word: int) -> float:
+    def logprob(prefix: Tokens, token: int) -> float:
         scores = [model.score_of(sentence, prefix, other) for other in range(model.vocabulary)]
-        return scores[word] - math.log(math.fsum(math.exp(score) for score in scores))
+        return scores[token] - math.log(math.fsum(math.exp(score) for score in scores))
 
     return lambda prefix: math.fsum(logprob(prefix[:t], prefix[t]) for t in range(len(prefix)))
 
@@ -169,21 +164,28 @@ class BruteForce:
 
 
 def enumerate_sequences(successors: Next, *, length: int, end: int | None = None) -> list[Tokens]:
-    """Every sequence of exactly `length` words; with `end`, every one of at most `length` that ends in it."""
+    """Every sequence of exactly `length` tokens; with `end`, every one of at most `length` that ends in it."""
     complete: list[Tokens] = []
     alive: list[Tokens] = [()]
     for _ in range(length):
-        grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
+        grown = [(*prefix, token) for prefix in alive for token in successors(prefix)]
         complete += [prefix for prefix in grown if prefix[-1] == end]
         alive = [prefix for prefix in grown if prefix[-1] != end]
     return alive if end is None else complete
 
 
+def open_outputs(vocabulary: int, *, limit: int) -> list[Tokens]:
+    """Every output of at most `limit` tokens; those that reach the limit need no end symbol."""
+    following = unconstrained(vocabulary, end_symbol=True)
+    cut = [tokens for tokens in enumerate_sequences(following, length=limit) if EOS not in tokens]
+    return enumerate_sequences(following, length=limit, end=EOS) + cut
+
+
 def greedy(successors: Next, score: Score, *, length: int, end: int | None = None) -> Tokens:
-    """Take the best word again and again; stop at `end`, or where no word may follow."""
+    """Take the best token again and again; stop at `end`, or where no token may follow."""
     prefix: Tokens = ()
     while len(prefix) < length and successors(prefix) and (not prefix or prefix[-1] != end):
-        prefix = max(((*prefix, word) for word in successors(prefix)), key=score)
+        prefix = max(((*prefix, token) for token in successors(prefix)), key=score)
     return prefix
 
 
@@ -238,7 +240,7 @@ def _open_result(ended: list[Tokens], beams: list[list[Tokens]], n_best: int) ->
 class TrainingSearch:
     """A search with gold, step by step: column t is the paper's time t + 1.
 
-    `rivals[t]` is the rival's words since the last restart where there is a violation, otherwise None.
+    `rivals[t]` is the rival's tokens since the last restart where there is a violation, otherwise None.
     """
 
     violation: list[bool]
@@ -252,19 +254,10 @@ class TrainingSearch:
 
 
 def training_search(
-    successors: Next,
-    score: Score,
-    gold: Tokens,
-    *,
-    beam: int,
-    margin: float,
-    ended_gives_up_place: bool = False,
-    ties: bool = True,
+    successors: Next, score: Score, gold: Tokens, *, beam: int, margin: float, stop: Stop | None, ties: bool = True
 ) -> TrainingSearch:
-    """The search of Wiseman & Rush 2016, section 4.1; `ended_gives_up_place` is the stop rule `top`.
-
-    Between equals either may be chosen. Where that matters (`ties=False`) hypothesis draws another case.
-    """
+    """The search of Wiseman & Rush 2016, section 4.1. Between equals either may be chosen: where that matters
+    (`ties=False`) hypothesis draws another case."""
     violation, rivals, is_gold, ended, gold_score, rival_score, beams = [], [], [], [], [], [], []
     alive: list[Tokens] = [()]
     restarted_at = 0
@@ -272,8 +265,7 @@ def training_search(
         ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
         of_gold = score(gold[:t])
-        rival: Tokens | None = None
-        rival_has_ended = False
+        rival, rival_has_ended = None, False
         if t == len(gold):
             # The best wrong sequence, even where the beam is so narrow that only gold is on it.
             rival = next((prefix for prefix in ranked if prefix != gold), None)
@@ -281,7 +273,7 @@ def training_search(
             if len(kept) == beam:
                 rival = kept[beam - 1]
             top_ended = next((prefix for prefix in kept if prefix[-1] == EOS), None)
-            if ended_gives_up_place and top_ended is not None and of_gold < score(top_ended) + margin:
+            if stop == StopTop() and top_ended is not None and of_gold < score(top_ended) + margin:
                 rival, rival_has_ended = top_ended, True
         of_rival = -math.inf if rival is None else score(rival)
         violates = of_gold < of_rival + margin
@@ -295,13 +287,18 @@ def training_search(
         if violates:
             alive, restarted_at = [gold[:t]], t
         else:
-            alive = [prefix for prefix in kept if not (ended_gives_up_place and prefix[-1] == EOS)]
+            alive = _going_on(kept, stop)
     return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, gold in beams[-1], beams)
+
+
+def _going_on(kept: list[Tokens], stop: Stop | None) -> list[Tokens]:
+    """The beam of the next step: under `top` an ended prefix gives up its place."""
+    return [prefix for prefix in kept if stop != StopTop() or prefix[-1] != EOS]
 
 
 def _ranked(successors: Next, score: Score, alive: list[Tokens], *, ties: bool = True) -> list[Tokens]:
     """All successors, best first. Without `ties` no two score alike up to rounding, as they do after much dropout."""
-    ranked = sorted(((*p, word) for p in alive for word in successors(p)), key=score, reverse=True)
+    ranked = sorted(((*p, token) for p in alive for token in successors(p)), key=score, reverse=True)
     if not ties:
         pairs = itertools.pairwise(map(score, ranked))
         if any(a - b <= 1e-12 * (1 + abs(a)) for a, b in pairs if math.isfinite(a + b)):
@@ -334,12 +331,12 @@ class UninterruptedSearch:
 
 
 def uninterrupted_search(
-    successors: Next, score: Score, gold: Tokens, *, beam: int, ended_gives_up_place: bool = False, ties: bool = True
+    successors: Next, score: Score, gold: Tokens, *, beam: int, stop: Stop | None, ties: bool = True
 ) -> UninterruptedSearch:
-    """The beam search of decoding, with a look at gold after every step; `ties` as above."""
+    """The beam search of decoding, with a look at gold after every step; `ties` as in `training_search`."""
     beams, gold_score, rivals, rival_score = [], [], [], []
     alive: list[Tokens] = [()]
-    stop = 0
+    lost = 0
     for t in range(1, len(gold) + 1):
         ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
@@ -348,11 +345,11 @@ def uninterrupted_search(
         gold_score.append(score(gold[:t]))
         rivals.append(rival)
         rival_score.append(-math.inf if rival is None else score(rival))
-        ends_here = ended_gives_up_place and bool(kept) and kept[0][-1] == EOS
-        if not stop and (gold[:t] not in kept or ends_here or t == len(gold)):
-            stop = t
-        alive = [prefix for prefix in kept if not (ended_gives_up_place and prefix[-1] == EOS)]
-    return UninterruptedSearch(beams, gold_score, rivals, rival_score, stop)
+        ends_here = stop == StopTop() and bool(kept) and kept[0][-1] == EOS
+        if not lost and (gold[:t] not in kept or ends_here or t == len(gold)):
+            lost = t
+        alive = _going_on(kept, stop)
+    return UninterruptedSearch(beams, gold_score, rivals, rival_score, lost)
 
 
 def example_of(target: Sequence[int], *, source: Sequence[int] = (4,), sentence: int = 0) -> Example:

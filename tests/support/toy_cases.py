@@ -37,7 +37,6 @@ SCORES: dict[ScoreRule, Callable[[ToyModel, int], Score]] = {
     LogprobSum(): logprob_sum,
 }
 rules = st.sampled_from(list(SCORES))
-stops = st.sampled_from([StopTop(), StopBest()])
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Case:
     ) -> SearchResult:
         gold, lengths = None, self.lengths
         if golds is not None:
-            padded = make_batch([example_of(words) for words in golds])
+            padded = make_batch([example_of(tokens) for tokens in golds])
             gold = Gold(padded.target_BT, padded.target_length_B, policy or Restart())
-            lengths = [len(words) for words in golds]
+            lengths = [len(tokens) for tokens in golds]
         return beam_search(
             self.model,
             self.model.encode(self.batch, None),
@@ -129,16 +128,10 @@ def table_violations(
     return found
 
 
-def widest(case: Case, *, end: int | None) -> int:
-    """The largest number of prefixes of one length, ended ones included, and a few more."""
-    spaces = []
-    for successors, length in zip(case.by_sentence, case.lengths, strict=True):
-        alive: list[Tokens] = [()]
-        for _ in range(length):
-            grown = [(*prefix, word) for prefix in alive for word in successors(prefix)]
-            spaces.append(len(grown))
-            alive = [prefix for prefix in grown if prefix[-1] != end]
-    return max(spaces) + 3
+def widest(case: Case) -> int:
+    """No fewer places than there are prefixes of one length in a sentence, and a few more."""
+    spaces = zip(case.by_sentence, case.lengths, strict=True)
+    return max(len(enumerate_sequences(successors, length=length)) for successors, length in spaces) + 3
 
 
 SMALL_SPACES = [(5, 5), (6, 4), (7, 3), (8, 3)]  # vocabulary and longest length
@@ -168,8 +161,8 @@ def permutation_cases(draw: st.DrawFn) -> Case:
 @st.composite
 def parsing_cases(draw: st.DrawFn) -> Case:
     vocabulary, actions = draw(st.sampled_from([(6, 1), (7, 2), (8, 2)]))
-    words = st.integers(4, vocabulary - actions - 1)
-    sources = draw(st.lists(st.lists(words, min_size=1, max_size=3), min_size=1, max_size=4))
+    tokens = st.integers(4, vocabulary - actions - 1)
+    sources = draw(st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=4))
     lengths = [2 * len(s) - 1 for s in sources]
     model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=2.0)
     loops = [shift_reduce(s, vocabulary=vocabulary, actions=actions) for s in sources]
@@ -179,6 +172,13 @@ def parsing_cases(draw: st.DrawFn) -> Case:
 constrained_cases = st.one_of(permutation_cases(), parsing_cases())
 fixed_cases = st.one_of(unconstrained_cases(end_symbol=False), constrained_cases)
 open_cases = unconstrained_cases(end_symbol=True)
+GOLD_CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None]] = {
+    "fixed length": (unconstrained_cases(end_symbol=False), None),
+    "permutation": (permutation_cases(), None),
+    "shift reduce": (parsing_cases(), None),
+    "stop top": (open_cases, StopTop()),
+    "stop best": (open_cases, StopBest()),
+}
 
 
 def sequences(result: SearchResult, b: int) -> list[Tokens]:

@@ -90,6 +90,8 @@ def test_gold_is_violated_at_t_4_and_t_6_and_nowhere_else() -> None:
     assert found.gold_score_BT[0].tolist() == [5.0, 3.0, 4.0, 2.0, 3.5, 2.0]
     assert found.rival_score_BT[0].tolist() == [3.0, 1.5, 2.0, 3.0, 1.0, 2.5]
     assert not found.rival_is_gold_BT.any()
+    # The rival's segments run from the restart to their violation.
+    assert VOCABULARY.decode(found.rival_BT[0].tolist()) == ["a", "red", "cat", "sleeps", "fast", "today"]
 
 
 def test_the_beams_are_those_of_the_figure() -> None:
@@ -111,14 +113,6 @@ def test_the_beams_are_those_of_the_figure() -> None:
         [0, 0, 0],  # after the restart gold is the only parent
         [0, 1, 1],
     ]
-
-
-def test_the_rivals_segments_run_from_the_restart_to_their_violation() -> None:
-    found = search().violations
-    assert found is not None
-    lane = VOCABULARY.decode(found.rival_BT[0].tolist())
-    assert lane[:4] == ["a", "red", "cat", "sleeps"]
-    assert lane[4:] == ["fast", "today"]
 
 
 def test_the_loss_pushes_gold_up_and_the_rival_down_at_the_two_violations() -> None:

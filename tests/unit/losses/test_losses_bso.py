@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from argbeam.losses.bso import (
     Bso,
     BsoStep,
     Cost,
-    Normalise,
     one_minus_authors_bleu,
     one_minus_bleu,
     zero_one,
@@ -35,11 +35,9 @@ from loss_oracles import (
     TableModel,
     bso_of_one,
     gradients,
-    naive_hamming,
     naive_one_minus_authors_bleu,
     naive_one_minus_bleu,
     naive_total,
-    naive_zero_one,
 )
 from oracles import Score, Tokens, UninterruptedSearch, example_of, uninterrupted_search
 
@@ -76,13 +74,13 @@ def hamming(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
 
 # The library's own BLEU costs are in float32; the same in float64 can be held against 1e-9.
 COSTS: list[tuple[Cost, SegmentCost]] = [
-    (zero_one, naive_zero_one),
+    (zero_one, lambda *_: 1.0),
     (lambda *rows: 1 - segment_bleu(*rows, dtype=torch.float64), naive_one_minus_bleu),
     (
         lambda *rows: 1 - authors_segment_bleu(*rows, start_symbol=True, dtype=torch.float64),
         naive_one_minus_authors_bleu,
     ),
-    (hamming, naive_hamming),
+    (hamming, lambda rival, gold, _: float(sum(a != b for a, b in zip(rival, gold, strict=True)))),
 ]
 
 
@@ -95,8 +93,7 @@ CASES += [("Transformer", task) for task in ("open length, stop top", "open leng
 
 def rescored(task: Task, step: BsoStep, cost: SegmentCost) -> Callable[..., Tensor]:
     """The step's loss of one sentence by scoring every violating prefix from scratch."""
-    gives_up = isinstance(task.stop, StopTop)
-    return bso_of_one(task.naive, beam=step.beam, margin=step.bso.margin, ended_gives_up_place=gives_up, cost=cost)
+    return bso_of_one(task.naive, beam=step.beam, margin=step.bso.margin, stop=task.stop, cost=cost)
 
 
 @pytest.mark.parametrize(("model_name", "task_name"), CASES)
@@ -112,7 +109,12 @@ def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
     beam, margin = data.draw(st.sampled_from([1, 2, 3, 5, 30])), data.draw(st.sampled_from([0.3, 1.0, 2.5]))
     step = bso_step(task, beam, cost=cost, margin=margin)
     expected = naive_total(model, batch, noise, rescored(task, step, naive_cost))
-    assert_same_loss(step(model, batch, noise).total, expected, model)
+    out = step(model, batch, noise)
+    assert_same_loss(out.total, expected, model)
+    assert out.sums["violations_by_tenth"].sum() == out.sums["violations"]
+    assert out.sums["words_by_tenth"].sum() == out.sums["words"] == batch.target_length_B.sum()
+    assert out.sums["sentences"] == (batch.target_length_B > 0).sum()
+    assert out.sums["segment_words"] <= out.sums["words"]
 
 
 @pytest.mark.parametrize(
@@ -130,15 +132,12 @@ def test_other_policies_and_sums_have_the_loss_of_rescoring_their_violations(
     trained_step = POLICIES[policy]
 
     def margin_loss(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Tensor | None:
-        gives_up = isinstance(task.stop, StopTop)
-        search = uninterrupted_search(
-            task.naive(source), score, gold, beam=beam, ended_gives_up_place=gives_up, ties=False
-        )
+        search = uninterrupted_search(task.naive(source), score, gold, beam=beam, stop=task.stop, ties=False)
         assert trained_step is not None
         t = trained_step(search, margin)
         return None if t is None else margin - rescore(gold[:t]) + rescore(search.rivals[t - 1] or ())
 
-    loss = rescored(task, step, naive_zero_one) if trained_step is None else margin_loss
+    loss = rescored(task, step, lambda *_: 1.0) if trained_step is None else margin_loss
     expected = naive_total(model, batch, noise, loss, adds_up=rule.adds_up)
     assert_same_loss(step(model, batch, noise).total, expected, model)
 
@@ -223,11 +222,11 @@ A, B, C, D = 4, 5, 6, 7
 Scores = dict[Tokens, dict[int, float]]
 
 
-def by_hand(table: Scores, gold: Tokens, beam: int, **settings: object) -> tuple[TableModel, LossOutput]:
+def by_hand(table: Scores, gold: Tokens, beam: int, **settings: Any) -> tuple[TableModel, LossOutput]:
     """BSO of one sentence of fixed length; words that the table leaves out score -100."""
     model = TableModel(table, vocabulary=VOCABULARY)
     bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, open_length=False)
-    step = BsoStep(replace(bso, **settings), beam)  # type: ignore[arg-type]
+    step = BsoStep(replace(bso, **settings), beam)
     return model, step(model, make_batch([example_of(gold)]), None)
 
 
@@ -240,18 +239,15 @@ def test_a_rival_that_is_gold_costs_the_margin_and_has_no_gradient() -> None:
     assert not model.gradients(out.total)
 
 
-def test_gold_that_is_first_by_less_than_the_margin_is_a_violation_at_the_last_step() -> None:
-    """T = 1, K = 2: gold 2.0, the best wrong word 1.6, loss 1 - 2.0 + 1.6 = 0.6 (the authors' code finds none)."""
-    model, out = by_hand({(): {A: 2.0, B: 1.6, C: 0.0}}, (A,), 2)
-    assert out.total.item() == pytest.approx(0.6, abs=1e-12)
-    assert model.gradients(out.total) == {((), A): -1.0, ((), B): 1.0}
-
-
-def test_costs_and_their_scale_multiply_loss_and_gradient() -> None:
-    """The case above with a cost of 1 wrong word and a scale of 5: 5 * 1 * 0.6 = 3."""
-    model, out = by_hand({(): {A: 2.0, B: 1.6, C: 0.0}}, (A,), 2, cost=hamming, cost_scale=5.0)
-    assert out.total.item() == pytest.approx(3.0, abs=1e-12)
-    assert model.gradients(out.total) == {((), A): -5.0, ((), B): 5.0}
+@pytest.mark.parametrize(("settings", "factor"), [({}, 1.0), ({"cost": hamming, "cost_scale": 5.0}, 5.0)])
+def test_gold_that_is_first_by_less_than_the_margin_is_a_violation_at_the_last_step(
+    settings: dict[str, Any], factor: float
+) -> None:
+    """T = 1, K = 2: gold 2.0, the best wrong token 1.6, loss 1 - 2.0 + 1.6 = 0.6 (the authors' code finds none). With
+    a cost of 1 wrong token and a scale of 5 loss and gradient are 5 times as large."""
+    model, out = by_hand({(): {A: 2.0, B: 1.6, C: 0.0}}, (A,), 2, **settings)
+    assert out.total.item() == pytest.approx(0.6 * factor, abs=1e-12)
+    assert model.gradients(out.total) == {((), A): -factor, ((), B): factor}
 
 
 # Gold a b c d a, K = 2, margin 1. t = 1: a 5, b 3; 5 >= 3 + 1. t = 2: ab 2, aa 3, bb 2.5: gold is third, 2 < 2.5 + 1,
@@ -284,37 +280,6 @@ def test_diagnostics_count_violations_and_the_words_of_their_segments() -> None:
     assert scalars == {"loss": 5.5, "sentences": 1, "words": 5, **counts}
 
 
-@pytest.mark.parametrize("task_name", TASKS)
-def test_counts_by_tenth_sum_to_the_counts(task_name: str) -> None:
-    task = TASKS[task_name]
-    for seed in range(5):
-        batch = drawn_batch(task, random.Random(seed), sentences=3, padding_rows=2, padding=1)
-        sums = bso_step(task, 2)(lstm(1, seed, 0.0), batch, None).sums
-        assert sums["violations_by_tenth"].sum() == sums["violations"]
-        assert sums["words_by_tenth"].sum() == sums["words"] == batch.target_length_B.sum()
-        assert sums["sentences"] == 3
-        assert sums["segment_words"] <= sums["words"]
-
-
-def test_the_sum_is_divided_by_nothing_or_by_sentences_or_by_words() -> None:
-    """Two sentences of 5 words and a padding row: 2 sentences, 10 words; the sum stays the sum."""
-    model = TableModel(FIVE_WORDS, vocabulary=VOCABULARY)
-    batch = make_batch([example_of((A, B, C, D, A))] * 2, size=3, target_length=7)
-    bso = Bso(Unconstrained(VOCABULARY, end_symbol=False), train_beam=2, open_length=False)
-    for normalise, count in ((Normalise.NONE, None), (Normalise.SENTENCES, 2), (Normalise.WORDS, 10)):
-        out = BsoStep(replace(bso, normalise=normalise), 2)(model, batch, None)
-        assert out.total.item() == 11.0
-        assert (None if out.count is None else out.count.item()) == count
-
-
-def test_a_batch_of_padding_alone_has_no_loss_and_is_divided_by_one() -> None:
-    model = TableModel(FIVE_WORDS, vocabulary=VOCABULARY)
-    bso = Bso(Unconstrained(VOCABULARY, end_symbol=True), train_beam=2, normalise=Normalise.WORDS)
-    out = BsoStep(bso, 2)(model, make_batch([], size=2, target_length=3), None)
-    assert (out.total.item(), out.count.item()) == (0.0, 1.0)
-    assert not any(value.any() for value in out.sums.values())
-
-
 def test_the_beam_is_2_and_grows_by_1_every_2_epochs_up_to_the_train_beam() -> None:
     table = {2: [2, 2, 2, 2, 2, 2], 4: [2, 2, 3, 3, 4, 4, 4, 4], 6: [2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6]}
     for train_beam, beams in table.items():
@@ -322,12 +287,6 @@ def test_the_beam_is_2_and_grows_by_1_every_2_epochs_up_to_the_train_beam() -> N
         assert [bso.at(epoch).beam for epoch in range(len(beams))] == beams
     faster = Bso(Permutation(), train_beam=5, start_beam=3, epochs_per_beam=1)
     assert [faster.at(epoch).beam for epoch in range(5)] == [3, 4, 5, 5, 5]
-
-
-def test_the_losses_of_two_epochs_with_one_beam_are_equal_and_can_share_a_captured_step() -> None:
-    bso = Bso(Permutation(), train_beam=4)
-    assert bso.at(0) == bso.at(1) != bso.at(2)
-    assert hash(bso.at(0)) == hash(bso.at(1))
 
 
 # Gold a b c at beam 2: b 3, a 2; then b b 5, b a 4, and gold a b 1 falls off; then b b c 0.5, b a c 0.2, against gold's
@@ -342,27 +301,25 @@ LOST: Scores = {
 }
 
 
-def test_early_update_trains_on_the_step_where_gold_fell_off() -> None:
-    """margin - f(gold) + f(rival) = 1 - 1 + 5; by sums 1 - (2 + 1) + (3 + 5) = 6, with a gradient for each token."""
-    model, out = by_hand(LOST, (A, B, C), 2, policy=EarlyUpdate)
-    assert out.total.item() == 5.0
-    assert model.gradients(out.total) == {((A,), B): -1.0, ((B,), B): 1.0}
+@pytest.mark.parametrize(
+    ("policy", "rule", "loss", "gold", "segment"),
+    [
+        (EarlyUpdate, LastScore(), 5.0, [((A,), B)], 2),
+        (EarlyUpdate, ScoreSum(), 6.0, [((), A), ((A,), B)], 2),
+        (MaxViolation, ScoreSum(), 6.1, [((), A), ((A,), B), ((A, B), C)], 3),
+    ],
+)
+def test_early_update_trains_where_gold_fell_off_and_maximum_violation_where_it_is_furthest_behind(
+    policy: Callable[[float], Policy], rule: Rule, loss: float, gold: list[tuple[Tokens, int]], segment: int
+) -> None:
+    """margin - f(gold) + f(rival) = 1 - 1 + 5 at step 2; by sums 1 - (2 + 1) + (3 + 5) = 6, with a gradient for each
+    token, and at step 3 1 - 3.4 + 8.5 = 6.1. The rivals are b b and b b c."""
+    model, out = by_hand(LOST, (A, B, C), 2, policy=policy, rule=rule)
+    assert out.total.item() == pytest.approx(loss, abs=1e-12)
+    rival = {((B,) * len(prefix), max(token, B)): 1.0 for prefix, token in gold}
+    assert model.gradients(out.total) == {**dict.fromkeys(gold, -1.0), **rival}
     figures = {name: out.sums[name].item() for name in ("violations", "segment_words", "stopped_early", "stop_words")}
-    assert figures == {"violations": 1, "segment_words": 2, "stopped_early": 1, "stop_words": 2}
-    model, out = by_hand(LOST, (A, B, C), 2, policy=EarlyUpdate, rule=ScoreSum())
-    assert out.total.item() == 6.0
-    assert model.gradients(out.total) == {((), A): -1.0, ((), B): 1.0, ((A,), B): -1.0, ((B,), B): 1.0}
-
-
-def test_maximum_violation_by_sums_trains_on_the_last_step_here() -> None:
-    """Sums of gold 2, 3, 3.4, of its rivals 3, 8, 8.5: 1 - 3.4 + 8.5 = 6.1, and six scores have a gradient."""
-    model, out = by_hand(LOST, (A, B, C), 2, policy=MaxViolation, rule=ScoreSum())
-    assert out.total.item() == pytest.approx(6.1, abs=1e-12)
-    assert model.gradients(out.total) == {
-        **{((), A): -1.0, ((A,), B): -1.0, ((A, B), C): -1.0},
-        **{((), B): 1.0, ((B,), B): 1.0, ((B, B), C): 1.0},
-    }
-    assert (out.sums["segment_words"], out.sums["stop_words"], out.sums["stopped_early"]) == (3, 2, 1)
+    assert figures == {"violations": 1, "segment_words": segment, "stopped_early": 1, "stop_words": 2}
 
 
 def test_steps_with_different_policies_or_rules_do_not_share_a_captured_step() -> None:

@@ -10,16 +10,8 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import LogprobSum
-from argbeam.search.stop_rules import StopBest
-from loss_cases import MODELS, assert_same_loss, small_lstm
+from loss_cases import EXAMPLES, MODELS, assert_same_loss, small_lstm
 from loss_oracles import TableModel, alone, noise_alone, prefix_logprob
-
-EXAMPLES = [
-    Example((4, 5, 6), (6, 5, EOS), 3),
-    Example((7,), (7, 7, 7, 7, EOS), 8),
-    Example((5, 4, 5, 4, 5), (1, EOS), 20),
-]
 
 
 def summed_over_sentences(network: nn.Module, batch: Batch, noise: Noise | None) -> torch.Tensor:
@@ -65,16 +57,3 @@ def test_the_loss_of_a_table_of_odds_is_computed_by_hand() -> None:
     assert out.total.item() == pytest.approx(math.log(8 / 3), abs=1e-12)
     found = {at: value for at, value in network.gradients(out.total).items() if abs(value) > 1e-12}
     assert found == pytest.approx({((), 4): -0.25, ((), 5): 0.25, ((4,), EOS): -0.5, ((4,), 4): 0.5})
-
-
-def test_a_batch_of_padding_alone_has_no_loss_and_is_divided_by_one() -> None:
-    out = CrossEntropy()(small_lstm(), make_batch([], size=2, target_length=3), None)
-    assert out.count is not None
-    assert (out.total.item(), out.count.item()) == (0.0, 1.0)
-    assert out.sums["words"] == out.sums["sentences"] == 0
-
-
-def test_it_is_the_same_in_every_epoch_and_its_models_rank_by_log_probability() -> None:
-    loss = CrossEntropy()
-    assert loss.at(0) == loss.at(7) == loss
-    assert (loss.rule, loss.stop, loss.beam) == (LogprobSum(), StopBest(), 0)

@@ -1,30 +1,26 @@
 """MIXER: its gradient, averaged over all outcomes of its draws, is that of the expected reward."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
 
-from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.losses import mixer as mixer_module
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.mixer import Baseline, Mixer, MixerStep
 from argbeam.losses.sampling import Pick, drawn_tokens
-from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import LogprobSum
-from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
 from loss_cases import small_lstm
-from loss_oracles import TableModel, alone, gradients, naive_one_minus_bleu, noise_alone
-from oracles import Tokens
+from loss_oracles import NAIVE_RISKS, TableModel, alone, gradients, noise_alone, scores_along
+from oracles import Tokens, open_outputs
 
 VOCABULARY = 6
-ALLOWED = [word for word in range(VOCABULARY) if word not in (PAD, BOS)]
+ALLOWED = [token for token in range(VOCABULARY) if token not in (PAD, BOS)]
 GOLD = (4, 5, EOS)
 
 
@@ -36,36 +32,9 @@ def mixer_of(width: int, *, extra: int = 1, expected: float = 0.0) -> Mixer:
     return Mixer(Unconstrained(VOCABULARY, end_symbol=True), baseline, extra_length=extra, baseline_weight=0.5)
 
 
-def outcomes(*, begin: int, limit: int) -> Iterator[Tokens]:
-    """Every continuation from place `begin` on: up to the end symbol, or to the limit."""
-    if begin == limit:
-        yield ()
-        return
-    for word in ALLOWED:
-        if word == EOS:
-            yield (EOS,)
-        else:
-            yield from ((word, *rest) for rest in outcomes(begin=begin + 1, limit=limit))
-
-
-def word_scores(model: LstmSeq2Seq, one: Batch, noise: Noise | None, words: Tokens) -> list[Tensor]:
-    """The scores of all words before each word of one sequence."""
-    state, found = model.encode(one, noise), []
-    for read in (BOS, *words[:-1]):
-        state = model.step(state, torch.tensor([read]))
-        found.append(model.scores(model.output(state)[None])[0, 0])
-    return found
-
-
-def reward(words: Tokens) -> float:
-    """By sacreBLEU, of which the end symbol is no word."""
-    without_end = tuple(word for word in words if word != EOS)
-    return 1 - naive_one_minus_bleu(without_end, GOLD[:-1], None)
-
-
-def forced(words: Tokens) -> Callable[..., Pick]:
-    """In the place of `drawn_tokens`: the words of one outcome."""
-    told = torch.tensor([*words, *[4] * 9])
+def forced(tokens: Tokens) -> Callable[..., Pick]:
+    """In the place of `drawn_tokens`: the tokens of one outcome."""
+    told = torch.tensor([*tokens, *[4] * 9])
     return lambda *_, **__: lambda scores_BV, t: told[t : t + 1]
 
 
@@ -74,30 +43,24 @@ def test_the_mean_gradient_over_all_outcomes_is_that_of_the_expected_reward(
     delta: int, extra: int, with_noise: bool
 ) -> None:
     """Each outcome is forced in turn and weighs by its probability. A baseline that differs from step to step and is
-    far off changes no mean. delta = 9 is more than there is: all words are the model's own."""
+    far off changes no mean. delta = 9 is more than there is: all tokens are the model's own."""
     model, loss = small_lstm(VOCABULARY, hidden=3), MixerStep(mixer_of(3, extra=extra, expected=0.7), delta)
     batch = make_batch([Example((4, 5), GOLD, 3)])
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     # The oracle reads outputs longer than gold: its noise is drawn for as many steps.
     long_batch = make_batch([Example((4, 5), (*GOLD, *[4] * extra), 3)])
-    used = noise if with_noise else None
-    if not with_noise:
-        model.dropout = 0.0
+    model.dropout = 0.3 if with_noise else 0.0
     begin = max(0, len(GOLD) - delta)
-    mean = expected_reward = gold_loss = torch.zeros((), dtype=torch.float64)
+    mean = expected_reward = gold_loss = zero = torch.zeros((), dtype=torch.float64)
     total_probability = 0.0
-    for outcome in outcomes(begin=begin, limit=len(GOLD) + extra):
-        words = (*GOLD[:begin], *outcome)
-        scores = word_scores(model, long_batch, used, words)
-        logprob = torch.zeros((), dtype=torch.float64)
-        for t, word in enumerate(words):
-            if t >= begin:
-                logprob = logprob + scores[t][ALLOWED].log_softmax(0)[ALLOWED.index(word)]
-        expected_reward = expected_reward + logprob.exp() * reward(words)
-        gold_loss = -sum(
-            (scores[t].log_softmax(0)[GOLD[t]] for t in range(begin)), torch.zeros((), dtype=torch.float64)
-        )
-        with patch.object(mixer_module, "drawn_tokens", forced(words)):
+    for outcome in open_outputs(VOCABULARY, limit=len(GOLD) + extra - begin):
+        tokens = (*GOLD[:begin], *outcome)
+        scores = scores_along(model, long_batch, noise, tokens)
+        own = [scores[t][ALLOWED].log_softmax(0)[ALLOWED.index(tokens[t])] for t in range(begin, len(tokens))]
+        logprob = torch.stack(own).sum()
+        expected_reward = expected_reward + logprob.exp() * (1 - NAIVE_RISKS["sentence_bleu"](tokens, GOLD))
+        gold_loss = -sum((scores[t].log_softmax(0)[GOLD[t]] for t in range(begin)), zero)
+        with patch.object(mixer_module, "drawn_tokens", forced(tokens)):
             mean = mean + logprob.detach().exp() * loss(model, batch, noise).total
         total_probability += logprob.exp().item()
     assert total_probability == pytest.approx(1.0, abs=1e-12)
@@ -109,9 +72,9 @@ def test_the_mean_gradient_over_all_outcomes_is_that_of_the_expected_reward(
 def test_the_loss_of_one_draw_is_computed_by_hand() -> None:
     """Gold is 4 5 END, delta 2. After 4 only 4 can be drawn, after 4 4 only the end: the output is 4 4 END.
 
-    Word 4 has odds 3 : 1, a loss of -ln(3/4). The own words have odds 1 : 0 but for e^-100: no loss, whatever the
-    weight. The reward is BLEU of "4 4" against "4 5": of two words one is right, of one pair none, which is smoothed
-    to a half: sqrt(1/2 * 1/2) = 1/2. The baseline says 0.2 at both own words: 0.5 * 2 * (1/2 - 0.2)^2 = 0.09.
+    Token 4 has odds 3 : 1, a loss of -ln(3/4). The own tokens have odds 1 : 0 but for e^-100: no loss, whatever the
+    weight. The reward is BLEU of "4 4" against "4 5": of two tokens one is right, of one pair none, which is smoothed
+    to a half: sqrt(1/2 * 1/2) = 1/2. The baseline says 0.2 at both own tokens: 0.5 * 2 * (1/2 - 0.2)^2 = 0.09.
     """
     table = {(): {4: math.log(3), 5: 0.0}, (4,): {4: 0.0}, (4, 4): {EOS: 0.0}}
     model = TableModel(table, vocabulary=VOCABULARY)
@@ -125,17 +88,15 @@ def test_the_loss_of_one_draw_is_computed_by_hand() -> None:
     assert out.sums["reward"].item() == pytest.approx(0.5, abs=1e-6)
     assert out.sums["baseline_error"].item() == pytest.approx(0.18, abs=1e-6)
     assert (out.sums["own_words"], out.sums["words"], out.sums["sentences"], out.count) == (2, 3, 1, 1)
-    # The baseline learns from the squared error alone: 0.5 * 2 * (0.2 - 0.5) at each of two words.
+    # The baseline learns from the squared error alone: 0.5 * 2 * (0.2 - 0.5) at each of two tokens.
     bias, *_ = torch.autograd.grad(out.total, [loss.baseline.bias])
     assert bias.item() == pytest.approx(0.5 * 2 * 2 * (0.2 - 0.5), abs=1e-6)
 
 
 def test_no_gradient_of_the_baseline_reaches_the_model() -> None:
     """The model's gradient is the same whatever the error weighs."""
-    model, batch = (
-        small_lstm(VOCABULARY, hidden=3),
-        make_batch([Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4)], size=3),
-    )
+    model = small_lstm(VOCABULARY, hidden=3)
+    batch = make_batch([Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4)], size=3)
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     found = []
     for weight in (0.0, 100.0):
@@ -147,7 +108,7 @@ def test_no_gradient_of_the_baseline_reaches_the_model() -> None:
 
 
 def test_a_batch_is_the_sum_of_its_sentences() -> None:
-    """Alone and unpadded each draws the same words; padding rows add nothing."""
+    """Alone and unpadded each draws the same tokens; padding rows add nothing."""
     examples = [Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4), Example((5, 4, 5), (5, 5, 4, 4, 1, EOS), 9)]
     batch = make_batch(examples, size=5, source_length=5, target_length=9)
     model, loss = small_lstm(VOCABULARY, hidden=3), MixerStep(mixer_of(3, extra=3, expected=0.2), 3)
@@ -162,8 +123,8 @@ def test_a_batch_is_the_sum_of_its_sentences() -> None:
     assert out.count == 3
 
 
-def test_words_are_drawn_from_the_noise_of_their_update() -> None:
-    """Through the sampler that the distribution is tested of, with the words of no other update."""
+def test_tokens_are_drawn_from_the_noise_of_their_update() -> None:
+    """Through the sampler that the distribution is tested of, with the tokens of no other update."""
     batch = make_batch([Example((4, 5), GOLD, number) for number in range(8)])
     seen = []
     for update in (0, 0, 1):
@@ -183,9 +144,8 @@ def test_before_the_first_border_it_is_cross_entropy() -> None:
 
 
 def test_the_border_moves_by_the_schedule() -> None:
-    """Two epochs of cross-entropy, then three more own words at once and again every two epochs."""
+    """Two epochs of cross-entropy, then three more own tokens at once and again every two epochs."""
     loss = Mixer(Unconstrained(VOCABULARY, end_symbol=True), Baseline(3), 2, 2, 3)
     assert [loss.at(e).delta for e in range(8)] == [0, 0, 3, 3, 6, 6, 9, 9]
     assert loss.at(2) == loss.at(3) != loss.at(4)
-    assert (loss.rule, loss.stop, loss.at(0).beam) == (LogprobSum(), StopBest(), 0)
     assert (loss.weights.module, loss.weights.rate) == (loss.baseline, 0.01)

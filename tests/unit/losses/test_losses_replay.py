@@ -1,7 +1,7 @@
 """The replay against the search whose tokens it scores again, and against single sentences."""
 
 import random
-from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,7 +11,6 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.losses.bso import Bso, BsoStep, search_with_gold
 from argbeam.losses.replay import gold_outputs, replay, replay_each, score, since_restart
-from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.gold import Restart
@@ -19,14 +18,14 @@ from argbeam.search.score_rules import LastScore
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from loss_cases import MODELS, TASKS, VOCABULARY, drawn_batch, small_lstm
+from loss_cases import MODELS, TASKS, VOCABULARY, drawn_batch
 from loss_oracles import alone, noise_alone, prefix_score
 
 NAMES = ["LSTM, 2 layers", "attention with a cache"]
 
 
 def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
-    """Three sentences of different lengths, their words shuffled, and a padding row."""
+    """Three sentences of different lengths, their tokens shuffled, and a padding row."""
     rng = random.Random(seed)
     examples = []
     for number, length in enumerate((2, 7, 5)):
@@ -45,7 +44,7 @@ def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
 def test_replayed_scores_are_the_searched_scores(
     name: str, with_noise: bool, successors: Successors, stop: StopTop | None
 ) -> None:
-    """Gold's at every word, the rival's at every violation, with the same dropout (property e)."""
+    """Gold's at every token, the rival's at every violation, with the same dropout (property e)."""
     violations = restarts = 0
     for seed in range(6):
         model = MODELS[name](seed, 0.3)
@@ -66,7 +65,7 @@ def test_replayed_scores_are_the_searched_scores(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lanes_score_each_word_after_the_words_of_its_own_prefix(name: str) -> None:
+def test_lanes_score_each_token_after_the_tokens_of_its_own_prefix(name: str) -> None:
     """Any rivals and restarts: the rival's prefix at column t is gold up to the last restart before t, then rival."""
     model = MODELS[name](1, 0.3)
     batch = sentences(0, end=())
@@ -101,60 +100,45 @@ def test_the_gold_history_alone_has_the_scores_of_the_gold_lane(name: str) -> No
     torch.testing.assert_close(model.scores(gold_outputs(model, state, batch.target_BT)), scores_BTV)
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A model that notes the rows of every step and of every scoring that is made with gradient."""
+@pytest.mark.parametrize("beam", [1, 2, 6, 11])
+def test_the_graph_holds_two_rows_and_two_scores_per_token_whatever_the_beam(beam: int) -> None:
+    """B = 4 rows, T = 9: with gradient 9 steps of 8 rows, one scoring of 4 * 9 * 2 tokens."""
+    model, steps, scored = MODELS["attention with a cache"](1, 0.0), [], []
 
-    model: Model
-    steps: list[int] = field(default_factory=list)
-    scored: list[int] = field(default_factory=list)
+    def step(state: State, tokens_N: Tensor) -> State:
+        steps.extend([len(tokens_N)] * torch.is_grad_enabled())
+        return type(model).step(model, state, tokens_N)
 
-    def encode(self, batch: Batch, noise: Noise | None) -> State:
-        return self.model.encode(batch, noise)
-
-    def step(self, state: State, tokens_N: Tensor) -> State:
-        if torch.is_grad_enabled():
-            self.steps.append(tokens_N.shape[0])
-        return self.model.step(state, tokens_N)
-
-    def output(self, state: State) -> Tensor:
-        return self.model.output(state)
-
-    def scores(self, output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
-        scores_GRC = self.model.scores(output_GRH, candidates_GC)
-        if torch.is_grad_enabled():
-            self.scored.append(scores_GRC.numel())
+    def scores(output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        scores_GRC = type(model).scores(model, output_GRH, candidates_GC)
+        scored.extend([scores_GRC.numel()] * torch.is_grad_enabled())
         return scores_GRC
 
-
-@pytest.mark.parametrize("beam", [1, 2, 6, 11])
-def test_the_graph_holds_two_rows_and_two_scores_per_word_whatever_the_beam(beam: int) -> None:
-    """B = 4 rows, T = 9: 9 steps of 8 rows, one scoring of 4 * 9 * 2 words."""
-    watched = Watched(small_lstm())
     bso = Bso(Unconstrained(VOCABULARY, end_symbol=True), train_beam=beam)
-    BsoStep(bso, beam)(watched, sentences(0, end=(EOS,)), None)
-    assert watched.steps == [8] * 9
-    assert watched.scored == [72]
+    with patch.object(model, "step", step), patch.object(model, "scores", scores):
+        BsoStep(bso, beam)(model, sentences(0, end=(EOS,)), None)
+    assert steps == [8] * 9
+    assert scored == [72]
 
 
 def test_sums_begin_after_the_last_restart_before_a_column() -> None:
     """[1, 2, 3, 4] with restarts at columns 1 and 2, and without any."""
-    words_BT = torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
+    scores_BT = torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
     restart_BT = torch.tensor([[False, True, True, False], [False] * 4])
-    assert since_restart(words_BT, restart_BT).tolist() == [[1.0, 3.0, 3.0, 4.0], [1.0, 3.0, 6.0, 10.0]]
+    assert since_restart(scores_BT, restart_BT).tolist() == [[1.0, 3.0, 3.0, 4.0], [1.0, 3.0, 6.0, 10.0]]
 
 
 @pytest.mark.parametrize("model_name", MODELS)
-def test_every_word_of_a_sequence_is_scored_after_the_words_before_it(model_name: str) -> None:
+def test_every_token_of_a_sequence_is_scored_after_the_tokens_before_it(model_name: str) -> None:
     model = MODELS[model_name](3, 0.4)
     batch = drawn_batch(TASKS["fixed length"], random.Random(3), sentences=2, padding_rows=0, padding=1)
     noise = Noise(5, torch.tensor(2), batch.sentence_B)
-    words_BRT = torch.randint(4, VOCABULARY, (2, 3, 4), generator=torch.Generator().manual_seed(0))
+    tokens_BRT = torch.randint(4, VOCABULARY, (2, 3, 4), generator=torch.Generator().manual_seed(0))
     steps = batch.target_BT.shape[1]
-    scores_BRT = replay_each(model, model.encode(batch, noise), words_BRT[:, :, :steps])
+    scores_BRT = replay_each(model, model.encode(batch, noise), tokens_BRT[:, :, :steps])
     for row in range(2):
         one, one_noise = alone(batch, row), noise_alone(noise, row)
         for r in range(3):
             for t in range(1, int(batch.target_length_B[row]) + 1):
-                expected = prefix_score(model, one, one_noise, tuple(words_BRT[row, r, :t].tolist()))
+                expected = prefix_score(model, one, one_noise, tuple(tokens_BRT[row, r, :t].tolist()))
                 torch.testing.assert_close(scores_BRT[row, r, t - 1], expected, rtol=1e-12, atol=1e-12)

@@ -18,17 +18,9 @@ from argbeam.losses.scheduled_sampling import (
     ScheduledSamplingStep,
 )
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import LogprobSum
-from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
-from loss_cases import VOCABULARY, assert_same_loss, small_lstm
+from loss_cases import EXAMPLES, VOCABULARY, assert_same_loss, small_lstm
 from loss_oracles import alone, gradients, noise_alone
-
-EXAMPLES = [
-    Example((4, 5, 6), (6, 5, EOS), 3),
-    Example((7,), (7, 7, 7, 7, EOS), 8),
-    Example((5, 4, 5, 4, 5), (1, EOS), 20),
-]
 
 
 def padded() -> tuple[Batch, Noise]:
@@ -116,4 +108,3 @@ def test_an_epochs_probability_is_rounded_and_bounded() -> None:
     assert loss.at(4) != loss.at(5)
     between = ScheduledSampling(Unconstrained(VOCABULARY, end_symbol=True), Linear(0.03), highest=0.33)
     assert between.at(99).probability == 0.3  # 0.35 would be above it
-    assert (loss.rule, loss.stop, loss.at(0).beam, loss.weights) == (LogprobSum(), StopBest(), 0, None)

@@ -8,36 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.search.gold import EarlyUpdate, Gold, MaxViolation, Policy, Restart
-from argbeam.search.result import SearchResult, Violations
+from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
+from argbeam.search.result import Violations
 from argbeam.search.score_rules import LastScore, ScoreRule, ScoreSum
-from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Unconstrained
-from oracles import Tokens, ToyModel, UninterruptedSearch, example_of, uninterrupted_search
-from toy_cases import (
-    Case,
-    beams_of,
-    open_cases,
-    parsing_cases,
-    permutation_cases,
-    rules,
-    table_violations,
-    unconstrained_cases,
-)
+from oracles import Tokens, ToyModel, UninterruptedSearch, uninterrupted_search
+from toy_cases import GOLD_CASES, Case, beams_of, rules, table_violations
 
 POLICIES: dict[Callable[[float], Policy], Callable[[UninterruptedSearch, float], int | None]] = {
     EarlyUpdate: UninterruptedSearch.early_update,
     MaxViolation: UninterruptedSearch.max_violation,
-}
-CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None]] = {
-    "fixed length": (unconstrained_cases(end_symbol=False), None),
-    "permutation": (permutation_cases(), None),
-    "shift reduce": (parsing_cases(), None),
-    "open length, stop top": (open_cases, StopTop()),
-    "open length, stop best": (open_cases, StopBest()),
 }
 
 
@@ -58,14 +40,10 @@ def check(
     assert bool(found.rival_ended_BT[b].any()) == ended
 
 
-def prefixes_of(result: SearchResult, b: int, *, beam: int, length: int) -> list[list[Tokens]]:
-    return [[prefix for prefix, _ in kept[:beam]] for kept in beams_of(result, b)[:length]]
-
-
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", GOLD_CASES)
 def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: Callable[[float], Policy]) -> None:
-    cases, stop = CASES[name]
+    cases, stop = GOLD_CASES[name]
     seen: Counter[str] = Counter()
 
     @given(
@@ -81,34 +59,17 @@ def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: C
         result = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, policy=policy(margin))
         assert result.violations is not None
         for b, gold in enumerate(chosen):
-            truth = uninterrupted_search(
-                case.by_sentence[b], case.score(rule, b), gold, beam=beam, ended_gives_up_place=stop == StopTop()
-            )
+            truth = uninterrupted_search(case.by_sentence[b], case.score(rule, b), gold, beam=beam, stop=stop)
             step = POLICIES[policy](truth, margin)
             check(result.violations, b, truth, gold, step=step, stop=stop)
-            assert prefixes_of(result, b, beam=beam, length=len(gold)) == truth.beams
+            beams = [[prefix for prefix, _ in kept[:beam]] for kept in beams_of(result, b)[: len(gold)]]
+            assert beams == truth.beams
             seen["stopped early" if truth.stop < len(gold) else "to the end"] += 1
             seen["no violation" if step is None else "before the last" if step < len(gold) else "the last"] += 1
 
     agree()
     wanted = ["stopped early", "to the end", "no violation", "before the last", "the last"]
     assert all(seen[kind] >= 3 for kind in wanted), seen
-
-
-@pytest.mark.parametrize("policy", [Restart, EarlyUpdate, MaxViolation])
-@given(case=unconstrained_cases(end_symbol=False), beam=st.integers(1, 5), rule=rules)
-@settings(max_examples=8)
-def test_without_violations_all_policies_search_alike(
-    policy: Callable[[float], Policy], case: Case, beam: int, rule: ScoreRule
-) -> None:
-    """With a margin of minus infinity nothing violates, and the beams are those of decoding."""
-    chosen = [(4,) * length for length in case.lengths]
-    decoded = case.search(beam=beam, rule=rule)
-    result = case.search(beam=beam, rule=rule, golds=chosen, policy=policy(-float("inf")))
-    assert result.violations is not None and not result.violations.violation_BT.any()
-    for b, length in enumerate(case.lengths):
-        trained, plain = (prefixes_of(found, b, beam=beam, length=length) for found in (result, decoded))
-        assert trained == plain
 
 
 # Cases computed by hand. Tokens are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.
@@ -150,29 +111,29 @@ def test_maximum_violation_takes_the_step_that_gold_is_furthest_behind() -> None
     assert found.rival_score_BT.tolist()[0] == pytest.approx([3.0, 8.0, 8.5])
 
 
-@pytest.mark.parametrize("policy", [EarlyUpdate(1.0), MaxViolation(1.0)])
-def test_gold_that_stays_first_by_the_margin_is_not_trained_on(policy: Policy) -> None:
-    """Step 1: a 3.0, b 2.0; step 2: a b 3.0, a a 1.0. Gold is ahead by 1.0 and by 2.0."""
-    table = {((), A): 3.0, ((), B): 2.0, ((A,), B): 3.0, ((A,), A): 1.0}
+@pytest.mark.parametrize(
+    ("policy", "others", "violation", "rival"),
+    [
+        (EarlyUpdate(1.0), (1.0, 0.0), [False, False], [A, B]),
+        (MaxViolation(1.0), (1.0, 0.0), [False, False], [A, B]),
+        (EarlyUpdate(1.0), (1.9, 1.5), [False, True], [A, A]),
+        (MaxViolation(1.0), (1.9, 1.5), [True, False], [B, B]),
+    ],
+)
+def test_gold_first_by_too_little_violates_at_the_last_step_in_early_update_and_anywhere_in_maximum_violation(
+    policy: Policy, others: tuple[float, float], violation: list[bool], rival: list[int]
+) -> None:
+    """Gold a, a b has 2.0 twice. With b 1.0 and a a 0.0 it is ahead by the margin of 1; with 1.9 and 1.5 by less."""
+    table = {((), A): 2.0, ((), B): others[0], ((A,), B): 2.0, ((A,), A): others[1]}
     found = table_violations(table, (A, B), policy, beam=2)
     assert found.stop_B.tolist() == [1]
-    assert not found.violation_BT.any()
-
-
-def test_gold_first_by_too_little_violates_at_the_last_step_in_early_update_and_anywhere_in_maximum_violation() -> None:
-    """Step 1: a 2.0, b 1.9, 0.1 ahead; step 2: a b 2.0, a a 1.5, 0.5 ahead. The margin is 1."""
-    table = {((), A): 2.0, ((), B): 1.9, ((A,), B): 2.0, ((A,), A): 1.5}
-    found = table_violations(table, (A, B), EarlyUpdate(1.0), beam=2)
-    assert found.violation_BT.tolist() == [[False, True]]
-    assert found.rival_BT.tolist() == [[A, A]]
-    found = table_violations(table, (A, B), MaxViolation(1.0), beam=2)
-    assert found.violation_BT.tolist() == [[True, False]]
-    assert found.rival_BT.tolist() == [[B, B]]
+    assert found.violation_BT.tolist() == [violation]
+    assert found.rival_BT.tolist() == [rival]
 
 
 def test_under_stop_top_a_search_that_ends_before_gold_has_lost_it() -> None:
     """Step 1: </s> 3.0 is first, gold a 2.0 second and still on the beam; decoding would return </s> here. Where the
-    end symbol is a word like any other, the search goes on: a </s> 5.0 at step 2, ahead of </s> a, 1.0."""
+    end symbol is a token like any other, the search goes on: a </s> 5.0 at step 2, ahead of </s> a, 1.0."""
     table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 5.0, ((A,), A): 0.0, ((EOS,), A): 1.0}
     found = table_violations(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopTop())
     assert found.stop_B.tolist() == [0]
@@ -182,27 +143,17 @@ def test_under_stop_top_a_search_that_ends_before_gold_has_lost_it() -> None:
     assert not found.violation_BT.any()
 
 
-def test_a_sentence_without_words_stops_at_once_and_is_not_trained_on() -> None:
-    model = ToyModel(7)
-    batch = make_batch([example_of((A, B))], size=2)
-    for policy in (EarlyUpdate(100.0), MaxViolation(100.0)):
-        found = beam_search(
-            model,
-            model.encode(batch, None),
-            Unconstrained(7, False).start(batch),
-            beam_size=2,
-            length_B=batch.target_length_B,
-            steps=2,
-            rule=LastScore(),
-            gold=Gold(batch.target_BT, batch.target_length_B, policy),
-        ).violations
-        assert found is not None
-        assert found.stop_B[1] == 0
-        assert found.violation_BT.sum(1).tolist() == [1, 0]
+@pytest.mark.parametrize("policy", [EarlyUpdate(100.0), MaxViolation(100.0)])
+def test_a_sentence_without_tokens_stops_at_once_and_is_not_trained_on(policy: Policy) -> None:
+    case = Case(ToyModel(7), [0, 1], [[4], [4]], [2, 0], [], Unconstrained(7, False))
+    found = case.search(beam=2, rule=LastScore(), golds=[(A, B), ()], policy=policy).violations
+    assert found is not None
+    assert found.stop_B[1] == 0
+    assert found.violation_BT.sum(1).tolist() == [1, 0]
 
 
 def test_one_step_of_each_sentence_is_the_worst_of_those_that_violate() -> None:
-    """Columns are sentences: the largest number among violations; none where there is no violation."""
+    """Columns are sentences: the largest score behind gold among violations; none where there is no violation."""
     violation_TB = torch.tensor([[True, False, True], [True, False, False], [False, False, True]])
     behind_TB = torch.tensor([[1.0, 5.0, -0.5], [2.0, 6.0, 9.0], [3.0, 7.0, -0.2]])
     stop_B = torch.tensor([1, 2, 0])

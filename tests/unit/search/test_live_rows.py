@@ -76,8 +76,8 @@ def batch_of(seed: int, *, sentences: int = 6, end: bool) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     examples = []
     for number in range(sentences):
-        words = torch.randint(EOS + 1, VOCABULARY, (1 + (number + seed) % 6,), generator=generator).tolist()
-        examples.append(Example(tuple(sorted(words)), (*words, EOS) if end else tuple(words), number))
+        tokens = torch.randint(EOS + 1, VOCABULARY, (1 + (number + seed) % 6,), generator=generator).tolist()
+        examples.append(Example(tuple(sorted(tokens)), (*tokens, EOS) if end else tuple(tokens), number))
     return make_batch(examples, size=sentences + 1, target_length=8)
 
 
@@ -147,7 +147,7 @@ def search(
 ANYTHING = {stop: Unconstrained(VOCABULARY, end_symbol=stop) for stop in (False, True)}
 SEARCHES: dict[str, tuple[Successors, ScoreRule, Stop | None, Policy | None]] = {
     "bso": (ANYTHING[True], LastScore(), StopTop(), Restart(-0.3)),
-    "bso, every word violates": (ANYTHING[True], LastScore(), StopTop(), Restart(9.0)),
+    "bso, every token violates": (ANYTHING[True], LastScore(), StopTop(), Restart(9.0)),
     "bso, fixed length": (ANYTHING[False], LastScore(), None, Restart(-0.3)),
     "bso, stop best, sums": (ANYTHING[True], ScoreSum(), StopBest(), Restart(-0.3)),
     "conbso": (Permutation(), LastScore(), None, Restart(-0.3)),

@@ -26,7 +26,7 @@ def token_scores(rule: ScoreRule, candidates: list[list[int]] | None) -> torch.T
 
 @pytest.mark.parametrize("rule", RULES)
 def test_candidates_are_columns_of_the_whole_vocabulary(rule: ScoreRule) -> None:
-    """Log-probabilities too: they are normalised over all words, constrained or not."""
+    """Log-probabilities too: they are normalised over all tokens, constrained or not."""
     whole_BRV = token_scores(rule, None)
     chosen_BRC = token_scores(rule, [[7, 4, 4], [5, 6, 7]])
     assert torch.equal(chosen_BRC[0, 0], whole_BRV[0, 0, [7, 4, 4]])
@@ -36,7 +36,7 @@ def test_candidates_are_columns_of_the_whole_vocabulary(rule: ScoreRule) -> None
 def test_log_probabilities_sum_to_one_and_scores_are_raw() -> None:
     assert token_scores(LogprobSum(), None).exp().sum(-1).tolist() == [[pytest.approx(1.0)], [pytest.approx(1.0)]]
     model = ToyModel(8, scale=3.0)
-    raw = [[model.score_of(b, (), word) for word in range(8)] for b in range(2)]
+    raw = [[model.score_of(b, (), token) for token in range(8)] for b in range(2)]
     assert token_scores(LastScore(), None)[:, 0].tolist() == raw
     assert token_scores(ScoreSum(), None)[:, 0].tolist() == raw
 
@@ -75,12 +75,6 @@ def test_raw_scores_have_no_bound_while_a_prefix_is_alive(rule: ScoreRule) -> No
     assert bound_B.tolist() == [math.inf, NEVER]
 
 
-def test_length_power_divides_by_a_power_of_the_length() -> None:
-    """-6 / 4^0 = -6, -6 / 4^0.5 = -3, -6 / 4^1 = -1.5."""
-    score_BK = torch.tensor([[-6.0]])
-    assert [LogprobSum(p).finished_scores(score_BK, 4).item() for p in (0.0, 0.5, 1.0)] == [-6.0, -3.0, -1.5]
-
-
 def test_stop_top_returns_ended_prefixes_down_to_the_first_that_goes_on() -> None:
     """Places 0 and 1 have ended, 2 goes on, 3 has ended below it: the first two are returned, in their order, before
     all that end at a later step."""
@@ -93,10 +87,11 @@ def test_stop_top_returns_ended_prefixes_down_to_the_first_that_goes_on() -> Non
     assert priority_K[1] > later_K[0] > NEVER
 
 
-def test_stop_best_orders_ended_prefixes_by_their_normalised_score() -> None:
-    """At t = 3 there are 4 words: -6 / 4 = -1.5."""
+def test_stop_best_orders_ended_prefixes_by_their_score_over_a_power_of_their_length() -> None:
+    """At t = 3 there are 4 tokens: -6 / 4^0 = -6, -6 / 4^0.5 = -3, -6 / 4^1 = -1.5."""
     score_BK, ended_BK = torch.tensor([[-2.0, -6.0]]), torch.tensor([[False, True]])
-    assert StopBest().priority(LogprobSum(1.0), score_BK, ended_BK, 3).tolist() == [[NEVER, -1.5]]
+    for power, expected in ((0.0, -6.0), (0.5, -3.0), (1.0, -1.5)):
+        assert StopBest().priority(LogprobSum(power), score_BK, ended_BK, 3).tolist() == [[NEVER, expected]]
 
 
 def test_finished_keeps_the_n_of_highest_priority() -> None:

@@ -16,13 +16,14 @@ from argbeam.search.successors import Permutation, ShiftReduce, Successors
 from oracles import Tokens, ToyModel, brute_force_beam, example_of, last_score
 from toy_cases import beams_of, sequences, table_case
 
-# Tokens are 4, 5, 6 = a, b, c; scores are given by (prefix, word), all others are -100.
+# Tokens are 4, 5, 6 = a, b, c; scores are given by (prefix, token), all others are -100.
 
 A, B, C = 4, 5, 6
+Table = dict[tuple[Tokens, int], float]
 
 
 def search_table(
-    table: dict[tuple[Tokens, int], float],
+    table: Table,
     *,
     beam: int,
     length: int,
@@ -31,18 +32,38 @@ def search_table(
     n_best: int = 1,
     steps: int = 0,
 ) -> SearchResult:
+    """Scores, or probabilities that sum to 1 after each prefix: as logarithms, their softmax is themselves."""
+    if isinstance(rule, LogprobSum):
+        table = {key: math.log(p) for key, p in table.items()}
     case = table_case(table, length, end_symbol=stop is not None)
     return case.search(beam=beam, rule=rule, stop=stop, n_best=n_best, steps=steps)
 
 
-def test_stop_top_returns_the_best_prefix_that_ends() -> None:
-    """Step 1 keeps a (2.0) and b (1.0). Step 2: a </s> 3.0 is above b c 2.5, so the search ends there,
-    although b c </s> would score 9.0 at step 3."""
-    table = {((), A): 2.0, ((), B): 1.0, ((A,), EOS): 3.0, ((B,), C): 2.5, ((B, C), EOS): 9.0}
-    result = search_table(table, beam=2, length=4, stop=StopTop())
-    assert sequences(result, 0) == [(A, EOS)]
-    assert result.score_BN.tolist() == [[3.0]]
-    assert result.finished_BN.tolist() == [[True]]
+# Step 1 keeps a (2.0) and b (1.0). Step 2: a </s> 3.0 is above b c 2.5, so the search ends there, although b c </s>
+# would score 9.0 at step 3.
+BEST_ENDS = {((), A): 2.0, ((), B): 1.0, ((A,), EOS): 3.0, ((B,), C): 2.5, ((B, C), EOS): 9.0}
+# Step 1: </s> 3.0 is on top and is returned first; behind it a 2.0. Step 2: a </s> 9.0 is on top and second, though its
+# score is better than the first's. a b 1.0 goes on, and a b </s> 0.5 is third.
+IN_ORDER = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 9.0, ((A,), B): 1.0, ((A, B), EOS): 0.5, ((A, B), C): 0.2}
+# </s> 3.0 is on top at step 1, a </s> has 1.0 at step 2, a b </s> 5.0 at step 3: the last one wins.
+LAST_WINS = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 1.0, ((A,), B): 0.5, ((A, B), EOS): 5.0}
+
+
+@pytest.mark.parametrize(
+    ("table", "stop", "beam", "expected", "scores"),
+    [
+        (BEST_ENDS, StopTop(), 2, [(A, EOS)], [3.0]),
+        (IN_ORDER, StopTop(), 3, [(EOS,), (A, EOS), (A, B, EOS)], [3.0, 9.0, 0.5]),
+        (LAST_WINS, StopBest(), 2, [(A, B, EOS), (EOS,), (A, EOS)], [5.0, 3.0, 1.0]),
+    ],
+)
+def test_stop_top_returns_prefixes_in_the_order_of_ending_and_stop_best_by_their_scores(
+    table: Table, stop: Stop, beam: int, expected: list[Tokens], scores: list[float]
+) -> None:
+    result = search_table(table, beam=beam, length=4, stop=stop, n_best=len(expected))
+    assert sequences(result, 0) == expected
+    assert result.score_BN.tolist() == [scores]
+    assert result.finished_BN.all()
 
 
 def test_an_ended_prefix_below_the_top_gives_up_its_place() -> None:
@@ -65,55 +86,25 @@ def test_a_search_that_hits_the_limit_returns_its_top_prefix_marked_unfinished(s
     assert result.length_BN.tolist() == [[2]]
 
 
-def test_n_best_under_stop_top_comes_in_the_order_of_ending() -> None:
-    """Step 1: </s> 3.0 is on top and is returned first; behind it a 2.0. Step 2: a </s> 9.0 is on top and
-    second, though its score is better than the first's. a b 1.0 goes on, and a b </s> 0.5 is third."""
-    table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 9.0, ((A,), B): 1.0, ((A, B), EOS): 0.5, ((A, B), C): 0.2}
-    result = search_table(table, beam=3, length=4, stop=StopTop(), n_best=3)
-    assert sequences(result, 0) == [(EOS,), (A, EOS), (A, B, EOS)]
-    assert result.score_BN.tolist() == [[3.0, 9.0, 0.5]]
-
-
-def test_stop_best_returns_the_end_symbol_with_the_best_score() -> None:
-    """</s> 3.0 is on top at step 1, a </s> has 1.0 at step 2, a b </s> 5.0 at step 3: the last one wins."""
-    table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 1.0, ((A,), B): 0.5, ((A, B), EOS): 5.0}
-    result = search_table(table, beam=2, length=4, stop=StopBest(), n_best=3)
-    assert sequences(result, 0) == [(A, B, EOS), (EOS,), (A, EOS)]
-    assert result.score_BN.tolist() == [[5.0, 3.0, 1.0]]
-
-
-def log_table(probabilities: dict[tuple[Tokens, int], float]) -> dict[tuple[Tokens, int], float]:
-    """Probabilities that sum to 1 after each prefix, as logarithms: their softmax is themselves."""
-    return {key: math.log(p) for key, p in probabilities.items()}
-
-
 def test_length_power_changes_the_winner() -> None:
-    """p(</s>) = 0.4, and p(a) p(</s> | a) = 0.6 * 0.6 = 0.36 is less; but log 0.36 / 2 = -0.511 per word is
+    """p(</s>) = 0.4, and p(a) p(</s> | a) = 0.6 * 0.6 = 0.36 is less; but log 0.36 / 2 = -0.511 per token is
     above log 0.4 = -0.916."""
-    table = log_table({((), EOS): 0.4, ((), A): 0.6, ((A,), EOS): 0.6, ((A,), B): 0.4, ((A, B), C): 1.0})
+    table = {((), EOS): 0.4, ((), A): 0.6, ((A,), EOS): 0.6, ((A,), B): 0.4, ((A, B), C): 1.0}
     by_sum = search_table(table, beam=2, length=3, rule=LogprobSum(), stop=StopBest())
     by_mean = search_table(table, beam=2, length=3, rule=LogprobSum(1.0), stop=StopBest())
     assert sequences(by_sum, 0) == [(EOS,)]
     assert sequences(by_mean, 0) == [(A, EOS)]
     assert by_sum.score_BN.item() == pytest.approx(math.log(0.4))
-    assert by_mean.score_BN.item() == pytest.approx(math.log(0.36) / 2)  # a rank is what the search sorts by
+    assert by_mean.score_BN.item() == pytest.approx(math.log(0.36) / 2)
 
 
 def test_log_probabilities_stop_when_nothing_on_the_beam_can_win() -> None:
     """p(</s>) = 0.7 at step 1 and p(a) = 0.3: no continuation of a can exceed 0.3, so the beam holds still
     (PAD) at step 2 although the limit is 3."""
-    table = log_table({((), EOS): 0.7, ((), A): 0.3, ((A,), EOS): 0.9, ((A,), B): 0.1})
+    table = {((), EOS): 0.7, ((), A): 0.3, ((A,), EOS): 0.9, ((A,), B): 0.1}
     result = search_table(table, beam=2, length=3, rule=LogprobSum(), stop=StopBest())
     assert sequences(result, 0) == [(EOS,)]
     assert result.beams.tokens_TBJ[1:].eq(PAD).all()
-
-
-def test_a_beam_wider_than_the_vocabulary_leaves_places_empty() -> None:
-    """Seven words, of which UNK, a, b, c may occur: 4 prefixes at step 1, 16 at step 2, on a beam of 20."""
-    result = search_table({((), A): 1.0, ((A,), B): 3.0, ((B,), C): 2.0}, beam=20, length=2, n_best=20)
-    assert [len(kept) for kept in beams_of(result, 0)] == [4, 16]
-    assert sequences(result, 0)[:2] == [(A, B), (B, C)]
-    assert result.finished_BN.sum() == 16
 
 
 @pytest.mark.parametrize("beam", [1, 2, 9])
@@ -145,19 +136,10 @@ class Ending:
 
 def search_to_the_end(model: ToyModel, choices: Ending, *, beam: int, stop: Stop | None) -> SearchResult:
     """Three tokens of each sentence, where there are as many."""
-    sentences = len(choices.left_N)
-    batch = make_batch([example_of([A] * 3, sentence=i) for i in range(sentences)])
-    length_B = torch.full((sentences,), 3)
-    return beam_search(
-        model,
-        model.encode(batch, None),
-        choices,
-        beam_size=beam,
-        length_B=length_B,
-        steps=3,
-        rule=LastScore(),
-        stop=stop,
-    )
+    length_B = torch.full_like(choices.left_N, 3)
+    state = model.encode(make_batch([example_of([A] * 3, sentence=i) for i in range(len(length_B))]), None)
+    rule = LastScore()
+    return beam_search(model, state, choices, beam_size=beam, length_B=length_B, steps=3, rule=rule, stop=stop)
 
 
 @pytest.mark.parametrize("stop", [None, StopTop(), StopBest()])

@@ -15,17 +15,17 @@ from argbeam.search.successors import Choices, Permutation, ShiftReduce, Success
 from oracles import Next, Tokens, enumerate_sequences, example_of, permutation, shift_reduce
 
 
-def words_allowed(choices: Choices, sentences: int) -> list[list[int]]:
-    """For each row the words its mask admits; a word that two columns admit would stand twice."""
+def tokens_allowed(choices: Choices, sentences: int) -> list[list[int]]:
+    """For each row the tokens its mask admits; a token that two columns admit would stand twice."""
     allowed_NC = choices.allowed()
     candidates_BC = choices.candidates_BC
     if candidates_BC is None:
-        return [[word for word, yes in enumerate(row) if yes] for row in allowed_NC.tolist()]
+        return [[token for token, yes in enumerate(row) if yes] for row in allowed_NC.tolist()]
     rows = allowed_NC.shape[0] // sentences
-    words_NC = candidates_BC.repeat_interleave(rows, dim=0)
+    tokens_NC = candidates_BC.repeat_interleave(rows, dim=0)
     return [
-        sorted(word for word, yes in zip(words, row, strict=True) if yes)
-        for words, row in zip(words_NC.tolist(), allowed_NC.tolist(), strict=True)
+        sorted(token for token, yes in zip(tokens, row, strict=True) if yes)
+        for tokens, row in zip(tokens_NC.tolist(), allowed_NC.tolist(), strict=True)
     ]
 
 
@@ -34,19 +34,19 @@ def reachable(successors: Successors, batch: Batch, length: int) -> set[Tokens]:
     frontier: list[tuple[Tokens, Choices]] = [((), successors.start(batch))]
     for _ in range(length):
         frontier = [
-            ((*prefix, word), choices.advance(torch.tensor([word])))
+            ((*prefix, token), choices.advance(torch.tensor([token])))
             for prefix, choices in frontier
-            for word in words_allowed(choices, 1)[0]
+            for token in tokens_allowed(choices, 1)[0]
         ]
     return {prefix for prefix, _ in frontier}
 
 
 @pytest.mark.parametrize("end_symbol", [True, False])
-def test_unconstrained_admits_all_words_but_pad_and_bos(end_symbol: bool) -> None:
+def test_unconstrained_admits_all_tokens_but_pad_and_bos(end_symbol: bool) -> None:
     batch = make_batch([example_of([4]), example_of([4])])
     choices = Unconstrained(7, end_symbol).start(batch).select(torch.tensor([1, 0, 0]))
     for _ in range(2):
-        allowed = words_allowed(choices, 2)
+        allowed = tokens_allowed(choices, 2)
         assert all(PAD not in row and BOS not in row and (EOS in row) == end_symbol for row in allowed)
         assert all(len(row) == 7 - (2 if end_symbol else 3) for row in allowed)
         choices = choices.advance(torch.tensor([4, 5, 6]))
@@ -54,12 +54,12 @@ def test_unconstrained_admits_all_words_but_pad_and_bos(end_symbol: bool) -> Non
 
 @pytest.mark.parametrize("source", [[4], [4, 5], [5, 4, 5], [4, 4, 4], [4, 5, 5, 4], [7, 6, 5, 4, 7]])
 def test_permutation_reaches_every_order_of_the_source_and_nothing_else(source: list[int]) -> None:
-    """Python's own permutations, as a set: words that repeat count once."""
+    """Python's own permutations, as a set: tokens that repeat count once."""
     batch = make_batch([example_of(source, source=source)], source_length=len(source) + 2)
     assert reachable(Permutation(), batch, len(source)) == set(itertools.permutations(source))
 
 
-def test_a_repeated_word_is_one_candidate_with_a_count() -> None:
+def test_a_repeated_token_is_one_candidate_with_a_count() -> None:
     """Source b a b: columns b a b with counts 2 1 0."""
     choices = Permutation().start(make_batch([example_of([], source=[5, 4, 5])]))
     assert choices.left_NC.tolist() == [[2, 1, 0]]
@@ -69,7 +69,7 @@ def test_a_repeated_word_is_one_candidate_with_a_count() -> None:
 
 
 def is_parse(symbols: Tokens, source: list[int], first_action: int) -> bool:
-    """Run the symbols on a stack of numbers and see whether one item is left and all words are read."""
+    """Run the symbols on a stack of numbers and see whether one item is left and all tokens are read."""
     stack: list[int] = []
     waiting = list(source)
     for symbol in symbols:
@@ -84,23 +84,23 @@ def is_parse(symbols: Tokens, source: list[int], first_action: int) -> bool:
     return not waiting and len(stack) == 1
 
 
-@pytest.mark.parametrize("words", [1, 2, 3, 4])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4])
 @pytest.mark.parametrize("actions", [1, 2])
-def test_shift_reduce_reaches_every_parse_and_nothing_else(words: int, actions: int) -> None:
-    """All sequences of 2n - 1 symbols over the distinct words and actions go through the checker: for n words
+def test_shift_reduce_reaches_every_parse_and_nothing_else(tokens: int, actions: int) -> None:
+    """All sequences of 2n - 1 symbols over the distinct tokens and actions go through the checker: for n tokens
     Catalan(n - 1) trees of shifts, times actions^(n - 1) labels."""
-    source = [4, 5, 4, 6][:words]
+    source = [4, 5, 4, 6][:tokens]
     vocabulary = 7 + actions
     symbols = sorted(set(source)) + list(range(7, vocabulary))
     parses = {
         sequence
-        for sequence in itertools.product(symbols, repeat=2 * words - 1)
+        for sequence in itertools.product(symbols, repeat=2 * tokens - 1)
         if is_parse(sequence, source, first_action=7)
     }
-    catalan = [1, 1, 2, 5][words - 1]
-    assert len(parses) == catalan * actions ** (words - 1)
-    batch = make_batch([example_of([], source=source)], source_length=words + 1)
-    assert reachable(ShiftReduce(vocabulary, actions), batch, 2 * words - 1) == parses
+    catalan = [1, 1, 2, 5][tokens - 1]
+    assert len(parses) == catalan * actions ** (tokens - 1)
+    batch = make_batch([example_of([], source=source)], source_length=tokens + 1)
+    assert reachable(ShiftReduce(vocabulary, actions), batch, 2 * tokens - 1) == parses
 
 
 @given(
@@ -125,7 +125,7 @@ def test_rows_go_their_own_ways_and_select_moves_them(
     steps = min(2 * len(source) - 1 if parsing else len(source) for source in sources)
     for _ in range(steps):
         expected = [sorted(loops[n // rows](prefix)) for n, prefix in enumerate(prefixes)]
-        assert words_allowed(choices, len(sources)) == expected
+        assert tokens_allowed(choices, len(sources)) == expected
         parents = [n // rows * rows + data.draw(st.integers(0, rows - 1)) for n in range(len(prefixes))]
         if not all(expected):
             return
@@ -141,11 +141,11 @@ def test_the_loops_over_lists_know_the_same_sequences() -> None:
     parses = enumerate_sequences(shift_reduce(source, vocabulary=9, actions=2), length=5)
     assert len(parses) == 2 * 2**2
     assert all(is_parse(parse, source, first_action=7) for parse in parses)
-    assert all(Counter(word for word in parse if word < 7) == Counter(source) for parse in parses)
+    assert all(Counter(token for token in parse if token < 7) == Counter(source) for parse in parses)
 
 
 def test_gold_outside_the_constraint_is_a_data_error() -> None:
-    """Source 4 5: gold 5 4 is a permutation of it; gold 4 7 is not, and its second word is named."""
+    """Source 4 5: gold 5 4 is a permutation of it; gold 4 7 is not, and its second token is named."""
     good, bad = Example((4, 5), (5, 4), 0), Example((4, 5), (4, 7), 3)
     check_gold(Permutation(), make_batch([good]))
     check_gold(Unconstrained(8, end_symbol=False), make_batch([good, bad], size=3))

@@ -56,16 +56,11 @@ def test_tokens_that_are_not_valid_come_last(columns: int, kept: int, seed: int,
 
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, LIMIT - 1, LIMIT, LIMIT + 4])
 def test_the_best_score_is_found_wherever_it_stands(place: int) -> None:
-    """Also in the remainder behind the last whole block: the row has five columns more than whole blocks."""
-    scores_BKC = torch.zeros(1, 1, LIMIT + 5)
-    scores_BKC[0, 0, place] = 1.0
-    values_BKP, columns_BKP = best_columns(scores_BKC, 3)
-    assert (values_BKP[0, 0].tolist(), columns_BKP[0, 0, 0].item()) == ([1.0, 0.0, 0.0], place)
-
-
-def test_all_thebest_columns_may_stand_in_one_block() -> None:
-    scores_BKC = torch.zeros(1, 1, LIMIT + 5)
-    scores_BKC[0, 0, 3 * BLOCK : 3 * BLOCK + 6] = torch.tensor([1.0, 6.0, 2.0, 5.0, 3.0, 4.0])
-    values_BKP, columns_BKP = best_columns(scores_BKC, 6)
-    assert values_BKP[0, 0].tolist() == [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
-    assert (columns_BKP[0, 0] - 3 * BLOCK).tolist() == [1, 3, 5, 4, 2, 0]
+    """Also in the remainder behind the last whole block, of five columns; and all of the best in one block."""
+    for best in ([1.0], [1.0, 6.0, 2.0, 5.0, 3.0, 4.0]):
+        scores_BKC = torch.zeros(1, 1, LIMIT + 5)
+        columns_P = [*range(max(0, place - len(best) + 1), LIMIT + 5)][: len(best)]
+        scores_BKC[0, 0, columns_P] = torch.tensor(best)
+        values_BKP, columns_BKP = best_columns(scores_BKC, len(best))
+        expected = sorted(zip(best, columns_P, strict=True), reverse=True)
+        assert [*zip(values_BKP[0, 0].tolist(), columns_BKP[0, 0].tolist(), strict=True)] == expected

@@ -1,0 +1,75 @@
+"""Facts that hold for every loss: an empty batch, the count that divides, the rule of decoding, equal epochs."""
+
+import pytest
+import torch
+
+from argbeam.data.batches import make_batch
+from argbeam.losses import Bso, Crf, CrossEntropy, Loss, Mixed, Mixer, Mrt, ScheduledSampling
+from argbeam.losses.bso import Normalise
+from argbeam.losses.mixer import Baseline
+from argbeam.losses.mrt import Sampled
+from argbeam.losses.scheduled_sampling import Linear
+from argbeam.models.noise import Noise
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Unconstrained
+from loss_cases import VOCABULARY, small_lstm
+from loss_oracles import gradients
+from oracles import example_of
+
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+BASELINE = Baseline(4).double()
+BSO = Bso(ANYTHING, train_beam=4, normalise=Normalise.WORDS)
+# A loss, the rules its models are decoded by, and its beams in seven epochs.
+LOSSES: dict[str, tuple[Loss, ScoreRule, Stop, list[int]]] = {
+    "cross-entropy": (CrossEntropy(), LogprobSum(), StopBest(), [0] * 7),
+    "bso": (BSO, LastScore(), StopTop(), [2, 2, 3, 3, 4, 4, 4]),
+    "crf": (Crf(ANYTHING, train_beam=4), ScoreSum(), StopTop(), [2, 2, 3, 3, 4, 4, 4]),
+    "mixture": (Mixed(BSO, 0.3), LastScore(), StopTop(), [2, 2, 3, 3, 4, 4, 4]),
+    "mrt": (Mrt(ANYTHING, Sampled(3)), LogprobSum(), StopBest(), [0] * 7),
+    "mixer": (Mixer(ANYTHING, BASELINE, 1, 1, 1), LogprobSum(), StopBest(), [0] * 7),
+    "scheduled sampling": (ScheduledSampling(ANYTHING, Linear(0.1)), LogprobSum(), StopBest(), [0] * 7),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_batch_of_padding_alone_has_no_loss_and_is_divided_by_one(name: str) -> None:
+    model, batch = small_lstm(), make_batch([], size=2, target_length=3)
+    out = LOSSES[name][0].at(1)(model, batch, Noise(1, torch.tensor(0), batch.sentence_B))
+    assert (out.total.item(), out.count.item()) == (0.0, 1.0)
+    assert not any(value.any() for value in out.sums.values())
+    assert not any(gradient.any() for gradient in gradients(out.total, model).values())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_models_are_decoded_by_the_rules_of_their_loss(name: str) -> None:
+    loss, rule, stop, beams = LOSSES[name]
+    assert (loss.rule, loss.stop) == (rule, stop)
+    assert [loss.at(epoch).beam for epoch in range(7)] == beams
+    assert (loss.weights is None) == (name != "mixer")
+
+
+@pytest.mark.parametrize("name", ["cross-entropy", "bso", "crf", "mixture", "mrt"])
+def test_epochs_with_one_beam_are_equal_and_can_share_a_captured_step(name: str) -> None:
+    loss, *_, beams = LOSSES[name]
+    assert loss.at(0) == loss.at(1)
+    assert hash(loss.at(0)) == hash(loss.at(1))
+    assert (loss.at(1) == loss.at(2)) == (beams[1] == beams[2])
+    assert name in ("bso", "crf", "mixture") or loss.at(0) == loss.at(7) == loss
+
+
+@pytest.mark.parametrize(("kind", "default"), [(Bso, None), (Crf, 1)])
+def test_the_sum_is_divided_by_nothing_or_by_sentences_or_by_words(
+    kind: type[Bso] | type[Crf], default: int | None
+) -> None:
+    """Two equal sentences of 3 tokens and a padding row; the sum stays the sum."""
+    model, example = small_lstm(dropout=0.0), example_of((4, 5, 6))
+    fixed = Unconstrained(VOCABULARY, end_symbol=False)
+    single = kind(fixed, train_beam=2, open_length=False).at(0)(model, make_batch([example]), None)
+    assert single.total > 0
+    assert single.count == default
+    for normalise, count in ((Normalise.NONE, None), (Normalise.SENTENCES, 2), (Normalise.WORDS, 6)):
+        loss = kind(fixed, train_beam=2, open_length=False, normalise=normalise)
+        out = loss.at(0)(model, make_batch([example] * 2, size=3, target_length=5), None)
+        assert out.total.item() == pytest.approx(2 * single.total.item(), abs=1e-12)
+        assert (None if out.count is None else out.count.item()) == count
