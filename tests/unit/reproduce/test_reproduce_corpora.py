@@ -6,22 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from argbeam.reproduce.corpora import Corpus, find_corpora
+from argbeam.reproduce.corpora import SPLITS, Corpus, FoundCorpora, find_corpora
 from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
 from argbeam.reproduce.plan import make_plan
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe, shipped_recipes
 from iwslt_files import write_iwslt
 
-UD = [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum") for split in ("train", "dev", "test")]
-MULTI30K = [f"multi30k-de-en/{split}.{side}" for split in ("train", "dev", "test") for side in ("de", "en")]
-TATOEBA = [f"tatoeba-de-en/{split}.tsv" for split in ("train", "dev", "test")]
+UD = [f"ud-english/{bank}-{split}.conllu" for bank in ("ewt", "gum") for split in SPLITS]
+MULTI30K = [f"multi30k-de-en/{split}.{side}" for split in SPLITS for side in ("de", "en")]
+TATOEBA = [f"tatoeba-de-en/{split}.tsv" for split in SPLITS]
+PTB = ["ptb/02-21.conllx", "ptb/22.conllx", "ptb/23.conllx"]
 
 
-def touch(root: Path, *names: str) -> None:
+def found_in(root: Path, *names: str) -> FoundCorpora:
+    """What is found under `root` when it holds empty files of these names."""
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
+    return find_corpora(str(root), root / "prepared")
 
 
 def recipe_on(corpus: Corpus, name: str) -> Recipe:
@@ -34,30 +37,23 @@ def recipe_on(corpus: Corpus, name: str) -> Recipe:
 
 def test_the_open_corpora_are_found_as_the_recipes_name_them(tmp_path: Path) -> None:
     """With `.xz` on every name, recipes read what they read by themselves under the same root."""
-    touch(tmp_path, *(f"{name}.xz" for name in (*UD, *MULTI30K, *TATOEBA)), "vectors/en-300d.vec.xz")
-    found = find_corpora(str(tmp_path), tmp_path / "prepared")
-    assert {kind: corpus.name for kind, corpus in found.corpora.items()} == {
-        "word_ordering": "ud-english",
-        "parsing": "ud-english",
-        "translation": "multi30k",
-        "tatoeba": "tatoeba",
-    }
+    files = (f"{name}.xz" for name in (*UD, *MULTI30K, *TATOEBA))
+    found = found_in(tmp_path, *files, "vectors/en-300d.vec.xz")
+    names = {"parsing": "ud-english", "word_ordering": "ud-english", "translation": "multi30k", "tatoeba": "tatoeba"}
+    assert {kind: corpus.name for kind, corpus in found.corpora.items()} == names
     for kind in ("word_ordering", "parsing", "translation"):
         plain = load_recipe(shipped_recipes()[f"{kind}/seq2seq"], [f"data.root={tmp_path}"])
         assert recipe_on(found.corpora[kind], f"{kind}/seq2seq") == plain
 
 
 def test_plain_files_do_as_well(tmp_path: Path) -> None:
-    touch(tmp_path, *TATOEBA)
-    corpus = find_corpora(str(tmp_path), tmp_path).corpora["tatoeba"]
-    recipe = recipe_on(corpus, "translation/bso_01")
+    recipe = recipe_on(found_in(tmp_path, *TATOEBA).corpora["tatoeba"], "translation/bso_01")
     assert recipe.data.model_dump()["train"] == ["tatoeba-de-en/train.tsv"]
     assert (recipe.text.tokenizer, recipe.stages["bso"].epochs) == ("moses", 12)
 
 
 def test_parsing_without_vectors_says_so(tmp_path: Path) -> None:
-    touch(tmp_path, *UD)
-    corpus = find_corpora(str(tmp_path), tmp_path).corpora["parsing"]
+    corpus = found_in(tmp_path, *UD).corpora["parsing"]
     assert corpus.notes == ("no file in vectors/: parsing starts from random word vectors",)
     assert recipe_on(corpus, "parsing/bso").model.vectors == ""
 
@@ -65,7 +61,7 @@ def test_parsing_without_vectors_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        ["ptb/02-21.conllx", "ptb/22.conllx", "ptb/23.conllx"],
+        PTB,
         ["02-21.conllx.gz", "22.conllx.gz", "23.conllx.gz"],
         [f"ptb/wsj_{section:02}.conllx" for section in range(25)],
         ["ptb/02-11.conllx", "ptb/12-21.conllx", "ptb/22.conllx.xz", "ptb/23.conllx", "ptb/00.conllx"],
@@ -73,8 +69,7 @@ def test_parsing_without_vectors_says_so(tmp_path: Path) -> None:
 )
 def test_sections_of_the_penn_treebank_are_splits(tmp_path: Path, names: list[str]) -> None:
     """02 to 21 train, 22 develops, 23 tests; sections 00, 01 and 24 belong to none."""
-    touch(tmp_path, *names)
-    found = find_corpora(str(tmp_path), tmp_path)
+    found = found_in(tmp_path, *names)
     corpus = found.corpora["parsing"]
     recipe = recipe_on(corpus, "parsing/conbso")
     data = recipe.data.model_dump()
@@ -86,7 +81,7 @@ def test_sections_of_the_penn_treebank_are_splits(tmp_path: Path, names: list[st
 
     assert sections("train") == list(range(2, 22))
     assert (sections("dev"), sections("test")) == ([22], [23])
-    assert all((tmp_path / name).is_file() for split in ("train", "dev", "test") for name in data[split])
+    assert all((tmp_path / name).is_file() for split in SPLITS for name in data[split])
     assert getattr(recipe.task, "punctuation", "") == "ptb"
     assert (recipe.stages["pretrain"].epochs, recipe.stages["bso"].epochs) == (5, 16)
     # The words of the trees do for word ordering where there is no plain text.
@@ -94,16 +89,14 @@ def test_sections_of_the_penn_treebank_are_splits(tmp_path: Path, names: list[st
 
 
 def test_plain_text_goes_before_the_words_of_trees(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"ptb/{name}{end}" for name in ("02-21", "22", "23") for end in (".txt", ".conllx")))
-    found = find_corpora(str(tmp_path), tmp_path)
+    found = found_in(tmp_path, *PTB, *(name.replace(".conllx", ".txt") for name in PTB))
     data = recipe_on(found.corpora["word_ordering"], "word_ordering/bso").data.model_dump()
     assert (data["kind"], data["train"], data["test"]) == ("text", ["ptb/02-21.txt"], ["ptb/23.txt"])
 
 
 def test_the_papers_corpus_goes_before_its_stand_in(tmp_path: Path) -> None:
-    touch(tmp_path, *UD, *MULTI30K, *(f"ptb/{name}.conllx" for name in ("02-21", "22", "23")))
     write_iwslt(tmp_path / "de-en", ending=".xz", pack=lzma.compress)
-    found = find_corpora(str(tmp_path), tmp_path / "prepared").corpora
+    found = found_in(tmp_path, *UD, *MULTI30K, *PTB).corpora
     assert (found["parsing"].name, found["translation"].name) == ("ptb", "iwslt14")
     assert found["translation"].prepare == str(tmp_path / "de-en")
     recipe = recipe_on(found["translation"], "translation/bso")
@@ -112,8 +105,7 @@ def test_the_papers_corpus_goes_before_its_stand_in(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_its_origin_and_licence(tmp_path: Path) -> None:
-    touch(tmp_path, "ptb/02-21.conllx", "ptb/22.conllx", *MULTI30K[1:])
-    found = find_corpora(str(tmp_path), tmp_path)
+    found = found_in(tmp_path, *PTB[:2], *MULTI30K[1:])
     assert found.corpora == {}
     trees, ud = found.missing["parsing"]
     assert trees == (
@@ -133,7 +125,7 @@ def test_what_is_missing_is_named_with_its_origin_and_licence(tmp_path: Path) ->
 def test_part_of_a_distribution_is_not_the_corpus(tmp_path: Path) -> None:
     write_iwslt(tmp_path)
     (tmp_path / "IWSLT14.TED.tst2011.de-en.de.xml").unlink()
-    found = find_corpora(str(tmp_path), tmp_path)
+    found = found_in(tmp_path)
     assert "translation" not in found.corpora
     assert "IWSLT14.TED.tst2011.de-en.de.xml not found" in found.missing["translation"][0]
 

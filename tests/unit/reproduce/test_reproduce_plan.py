@@ -1,5 +1,6 @@
 """Plans by hand: what is shared, in which order, what is left to do, and which overrides go where."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
 from argbeam.reproduce.folder import PlanRecord, read_plan, update_plan
 from argbeam.reproduce.paper import PAPER
 from argbeam.reproduce.plan import RunPlan, Scoring, make_plan, runs_left
-from argbeam.settings.recipe_files import load_recipe, recipe_to_toml, shipped_recipes
+from argbeam.settings.recipe_files import load_recipe, shipped_recipes
 
 DEMO = {"word_ordering": Corpus("small", ("data.train=20", "data.dev=2", "data.test=2"), 20)}
 SEQ2SEQ, BSO = System("seq2seq", "demo/seq2seq"), System("BSO", "demo/bso")
@@ -22,24 +23,20 @@ def experiment(name: str, *systems: System, split: str = "test") -> Experiment:
 
 
 def planned(*experiments: Experiment, seeds: int = 1, sets: tuple[str, ...] = ()) -> RunPlan:
-    return make_plan(
-        experiments,
-        DEMO,
-        seeds=range(1, seeds + 1),
-        folder=Path("runs"),
-        sets=sets,
-    )
+    return make_plan(experiments, DEMO, seeds=range(1, seeds + 1), folder=Path("runs"), sets=sets)
+
+
+def paper_plan(tables: Sequence[Experiment], seeds: int = 1) -> RunPlan:
+    corpora = find_corpora("generated", Path("data")).corpora
+    return make_plan(tables, corpora, seeds=range(1, seeds + 1), folder=Path("runs"))
 
 
 def test_runs_that_start_from_the_same_model_share_it() -> None:
     """seq2seq has one stage and stands alone; BSO and ConBSO have the same first stage and seed."""
     plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO))
     seq2seq, pretrain, bso, conbso = plan.runs
-    assert [run.name for run in (seq2seq, bso, conbso)] == [
-        "demo-seq2seq.small.s1",
-        "demo-bso.small.s1",
-        "demo-conbso.small.s1",
-    ]
+    names = [f"demo-{name}.small.s1" for name in ("seq2seq", "bso", "conbso")]
+    assert [run.name for run in (seq2seq, bso, conbso)] == names
     assert (seq2seq.start, pretrain.start, bso.start, conbso.start) == ("", "", pretrain.name, pretrain.name)
     assert list(pretrain.recipe.stages) == ["pretrain"] and pretrain.scorings == ()
     assert list(bso.recipe.stages) == list(conbso.recipe.stages) == ["bso"]
@@ -54,18 +51,15 @@ def test_a_first_stage_that_differs_is_not_shared() -> None:
 
 
 def test_a_table_with_every_seed_has_its_runs_seed_by_seed() -> None:
-    plan = planned(experiment("a", SEQ2SEQ, BSO), experiment("b", SEQ2SEQ, WIDE), seeds=2)
-    assert [run.name.split(".")[0] for run in plan.runs] == 2 * [
-        "demo-seq2seq",
-        "word_ordering-pretrain",
-        "demo-bso",
-        "demo-conbso-k9",
-    ]
+    """Names do not depend on the tables asked for, so that a second command finds the runs of the first."""
+    tables = experiment("a", SEQ2SEQ, BSO), experiment("b", SEQ2SEQ, WIDE)
+    plan = planned(*tables, seeds=2)
+    names = ["demo-seq2seq", "word_ordering-pretrain", "demo-bso", "demo-conbso-k9"]
+    assert [run.name.split(".")[0] for run in plan.runs] == 2 * names
     assert [run.recipe.seed for run in plan.runs] == 4 * [1] + 4 * [2]
-    assert [row.runs for row in plan.tables[1].rows] == [
-        ("demo-seq2seq.small.s1", "demo-seq2seq.small.s2"),
-        ("demo-conbso-k9.small.s1", "demo-conbso-k9.small.s2"),
-    ]
+    rows = [tuple(f"{name}.small.s{seed}" for seed in (1, 2)) for name in ("demo-seq2seq", "demo-conbso-k9")]
+    assert [row.runs for row in plan.tables[1].rows] == rows
+    assert {run.name for run in planned(tables[1]).runs} <= {run.name for run in plan.runs}
 
 
 def test_a_run_of_several_tables_is_trained_once_and_scored_for_each() -> None:
@@ -76,26 +70,19 @@ def test_a_run_of_several_tables_is_trained_once_and_scored_for_each() -> None:
 
 def test_test_is_scored_for_tables_of_test_only() -> None:
     """No run of the paper's dev tables alone ever opens the test split."""
-    corpora = find_corpora("generated", Path("data")).corpora
-    dev = [one for one in EXPERIMENTS if one.split == "dev"]
-    plan = make_plan(dev, corpora, seeds=[1], folder=Path("runs"))
+    plan = paper_plan([one for one in EXPERIMENTS if one.split == "dev"])
     assert {scoring.split for run in plan.runs for scoring in run.scorings} == {"dev"}
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_dependencies_come_before_dependants_in_the_plan_of_all_tables(seeds: int) -> None:
-    corpora = find_corpora("generated", Path("data")).corpora
-    plan = make_plan(EXPERIMENTS, corpora, seeds=range(1, seeds + 1), folder=Path("runs"))
-    names = [run.name for run in plan.runs]
-    assert len(set(names)) == len(names)
-    for run in plan.runs:
-        assert not run.start or names.index(run.start) < names.index(run.name)
-    for table in plan.tables:
-        for row in table.rows:
-            assert len(row.runs) == seeds
-            for name in row.runs:
-                run = plan.runs[names.index(name)]
-                assert row.scoring in run.scorings
+def test_dependencies_come_before_dependants_in_the_plan_of_all_tables() -> None:
+    plan = paper_plan(EXPERIMENTS, seeds=2)
+    runs = {run.name: run for run in plan.runs}
+    assert len(runs) == len(plan.runs)
+    names = list(runs)
+    assert all(names.index(run.start) < names.index(run.name) for run in plan.runs if run.start)
+    for row in (row for table in plan.tables for row in table.rows):
+        assert len(row.runs) == 2
+        assert all(row.scoring in runs[name].scorings for name in row.runs)
 
 
 TEST, DEV = Scoring("test"), Scoring("dev")
@@ -125,10 +112,9 @@ def test_a_run_that_is_made_again_is_scored_in_all_ways() -> None:
     """Seq2seq was scored on test elsewhere, and dev is wanted now, with the table of test or without."""
     wanted = experiment("b", SEQ2SEQ, split="dev")
     for tables, expected in (((experiment("a", SEQ2SEQ), wanted), (TEST, DEV)), ((wanted,), (DEV, TEST))):
-        plan = planned(*tables)
-        (seq2seq,) = (run.name for run in plan.runs)
-        assert runs_left(plan, trained=(), scored={seq2seq: {TEST}}) == {seq2seq: expected}
-        assert runs_left(plan, trained={seq2seq}, scored={seq2seq: {TEST}}) == {seq2seq: (DEV,)}
+        plan, scored = planned(*tables), {"demo-seq2seq.small.s1": {TEST}}
+        assert runs_left(plan, trained=(), scored=scored) == dict.fromkeys(scored, expected)
+        assert runs_left(plan, trained=scored, scored=scored) == dict.fromkeys(scored, (DEV,))
 
 
 def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
@@ -138,9 +124,8 @@ def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
     plan = planned(experiment("a", short, SEQ2SEQ, BSO), seeds=2)
     runs = {run.name: run for run in plan.runs}
     left = [runs[name] for name in runs_left(plan, trained=(), scored={})]
-    assert [(run.recipe.seed, run.work) for run in left] == [
-        (seed, work) for seed in (1, 2) for work in (100, 840, 380, 60)
-    ]
+    expected = [(seed, work) for seed in (1, 2) for work in (100, 840, 380, 60)]
+    assert [(run.recipe.seed, run.work) for run in left] == expected
 
 
 def test_overrides_go_to_the_stages_that_there_are() -> None:
@@ -161,19 +146,6 @@ def test_what_the_plan_sets_itself_cannot_be_overridden(override: str) -> None:
     with pytest.raises(ConfigError) as error:
         planned(experiment("a", SEQ2SEQ), sets=(override,))
     assert str(error.value) == (f"--set {override}: reproduce sets that itself; --seeds says how many seeds there are")
-
-
-def test_names_do_not_depend_on_the_tables_asked_for() -> None:
-    """So that a second call finds the runs of the first."""
-    both = planned(experiment("a", SEQ2SEQ, BSO, CONBSO), experiment("b", WIDE))
-    assert {run.name for run in planned(experiment("b", WIDE)).runs} <= {run.name for run in both.runs}
-
-
-def test_a_planned_recipe_survives_its_file(tmp_path: Path) -> None:
-    for run in planned(experiment("a", SEQ2SEQ, BSO, WIDE), sets=('name="a \\"b\\" \\\\ c"',)).runs:
-        path = tmp_path / f"{run.name}.toml"
-        path.write_text(recipe_to_toml(run.recipe, purpose="A run."), encoding="utf-8")
-        assert load_recipe(path) == run.recipe
 
 
 def recorded(out: Path, *plans: RunPlan) -> PlanRecord:

@@ -76,27 +76,20 @@ def test_dependants_wait_and_one_job_is_one_at_a_time(out: Path) -> None:
 
 
 def test_a_step_alone_has_nothing_beside_it(out: Path) -> None:
-    steps = [step(out, "a"), step(out, "b"), step(out, "t", alone=True)]
-    run(steps, out, TWO)
+    run([step(out, "a"), step(out, "b"), step(out, "t", alone=True)], out, TWO)
     lines = journal(out)
     assert lines[-2:] == ["began t", "ended t"]
     assert sorted(lines[:4]) == ["began a", "began b", "ended a", "ended b"]
 
 
 def test_jobs_are_dealt_out_to_the_devices(out: Path) -> None:
-    steps = [step(out, name) for name in ("a", "b")]
-    run(steps, out, Machine(2, ("5", "7"), 1))
+    run([step(out, "a"), step(out, "b")], out, Machine(2, ("5", "7"), 1))
     assert {line.split()[0] for line in journal(out) if line.startswith("ended")} == {"ended5", "ended7"}
 
 
 def test_a_failure_is_tried_again_and_then_told_with_its_last_words(out: Path) -> None:
-    steps = [
-        step(out, "a", how="fail"),
-        step(out, "b", needs=["a"]),
-        step(out, "c", how="once"),
-        step(out, "d", needs=["c"]),
-    ]
-    outcome = run(steps, out, ONE)
+    failing = [step(out, "a", how="fail"), step(out, "b", needs=["a"])]
+    outcome = run([*failing, step(out, "c", how="once"), step(out, "d", needs=["c"])], out, ONE)
     assert outcome.failed == {"a": "exit code 3; no a today", "b": "needs a"}
     lines = journal(out)
     assert lines.count("began a") == 2 and "began b" not in lines
