@@ -123,10 +123,8 @@ def run_campaign(campaign: Campaign, jobs: int) -> int:
             print(path)
         if outcome.failed:
             name, reason = next(iter(outcome.failed.items()))
-            log = out / LOGS / f"{name}.log"
-            raise ArgbeamError(
-                f"{len(outcome.failed)} of {len(steps)} steps failed; the first: {name}: {reason} ({log})"
-            )
+            failed = f"{len(outcome.failed)} of {len(steps)} steps failed"
+            raise ArgbeamError(f"{failed}; the first: {name}: {reason} ({out / LOGS / name}.log)")
     return 0
 
 
@@ -155,10 +153,7 @@ def work_done(campaign: Campaign, left: Collection[str]) -> tuple[float, int]:
 
 
 def seconds_left(*, elapsed: float, before: float, now: float, total: float) -> float | None:
-    """Time for the rest at the speed so far; None before any work is done.
-
-    10 of 100 done at the start and 40 after 60 s: 30 in 60 s, so 60 take 120 s.
-    """
+    """Time for the rest at the speed so far; None before any work is done."""
     return elapsed * (total - now) / (now - before) if now > before else None
 
 
@@ -230,11 +225,7 @@ def _state(campaign: Campaign, run: PlannedRun, found: RunSummary, left: Collect
 
 
 def _check_recipes(campaign: Campaign) -> None:
-    """Refuse a folder whose runs were made by another recipe than the planned one.
-
-    The data of a run that is finished, here or elsewhere, may have moved, and settings that its results do not depend
-    on may differ.
-    """
+    """Refuse a folder of runs with another recipe than the planned one; the data of finished runs may have moved."""
     found = campaign.summaries()
     for run in campaign.plan.runs:
         folder = campaign.run_folder(run.name)

@@ -7,18 +7,14 @@ TIMING = "timing"
 
 @dataclass(frozen=True)
 class System:
-    """A row of a table. `label` is the paper's where the paper has the row; `variant` names the overrides `sets`.
-
-    `by_length`: sums of log-probabilities are divided by a power of the length, chosen on dev. `stop`: stop rule for
-    decoding instead of the run's own.
-    """
+    """A row of a table. `label` is the paper's where the paper has the row; `variant` names the overrides `sets`."""
 
     label: str
     recipe: str
     variant: str = ""
     sets: tuple[str, ...] = ()
-    by_length: bool = False
-    stop: str = ""
+    by_length: bool = False  # divide sums of log-probabilities by a power of the length, chosen on dev
+    stop: str = ""  # stop rule for decoding instead of the run's own
 
 
 @dataclass(frozen=True)

@@ -185,13 +185,11 @@ def _gain_curves(table: TableResult) -> Iterator[Curve]:
             points = {beam: one for beam in table.beams for one in _summaries(parts, row, beam, over=reference)}
             if not points:
                 continue
-            spread = (
-                tuple(one.spread or 0.0 for one in points.values()) if any(p.spread for p in points.values()) else ()
-            )
-            yield Curve(row.label, list(points), [one.mean for one in points.values()], spread=spread)
-            paper = {
-                beam: gains[0] for beam, gains in zip(BEAMS, _paper_gains(table, row, reference), strict=True) if gains
-            }
+            spreads = tuple(one.spread or 0.0 for one in points.values())
+            means = [one.mean for one in points.values()]
+            yield Curve(row.label, list(points), means, spread=spreads if any(spreads) else ())
+            gains = zip(BEAMS, _paper_gains(table, row, reference), strict=True)
+            paper = {beam: parts[0] for beam, parts in gains if parts}
             if paper:
                 yield Curve(f"{row.label}, paper", list(paper), list(paper.values()), dashed=True)
 

@@ -43,10 +43,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run; its name is that of its folder. `start` names the run it starts from, which comes before it.
-
-    `origin` is the shipped recipe, `sentences` the size of the training data.
-    """
+    """A run of the shipped recipe `origin`; `start` is the run it starts from, `sentences` its training data's size."""
 
     name: str
     origin: str
@@ -131,9 +128,8 @@ def runs_left(
 ) -> dict[str, tuple[Scoring, ...]]:
     """The runs to train or to score, in the order to start them, with their scorings.
 
-    `trained` are the runs whose models are there, `scored` the scorings done. A scored run is done even where its
-    model is elsewhere; a run that others start from is needed for those alone. A run that is trained again is also
-    scored again in every way it was before: the old scores are of another training.
+    A scored run is done even where its model is elsewhere; a run that others start from is needed for those alone. A
+    run that is trained again is also scored again in every way it was before: the old scores are of another training.
     """
     missing = {run.name: [one for one in run.scorings if one not in scored.get(run.name, ())] for run in plan.runs}
     to_train = {run.name for run in plan.runs if missing[run.name] and run.name not in trained}
@@ -148,10 +144,7 @@ def runs_left(
 
 
 def _longest_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Seed by seed, and in each the run with the most work to come first: no long run is left to the end.
-
-    The work to come of a run that others start from includes the longest of them, so it goes before them.
-    """
+    """Seed by seed, and in each the run with the most work first; the longest run that starts from it counts too."""
     work = {run.name: run.work for run in runs}
     left = dict(work)
     for run in runs:

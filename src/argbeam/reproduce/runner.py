@@ -27,10 +27,7 @@ _JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 10 * 2**30
 
 @dataclass(frozen=True)
 class CampaignStep:
-    """A process to start when the steps in `needs` are done. `alone`: nothing runs beside it.
-
-    `folder` is the run folder it works on, None where there is none.
-    """
+    """A process on a run folder, started when the steps in `needs` are done. `alone`: nothing runs beside it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -81,10 +78,7 @@ Show = Callable[[Sequence[str], int], None]
 
 
 def find_machine(jobs: int) -> Machine:
-    """The resources of this machine: on CUDA several runs share a device, on the CPU each has a core.
-
-    `jobs` is how many run at once; 0: as many as suit the machine.
-    """
+    """The resources for `jobs` steps at once; 0: several for each CUDA device, or one for each core."""
     import torch
 
     count = torch.cuda.device_count()

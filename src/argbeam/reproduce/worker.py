@@ -54,10 +54,7 @@ def exit_code(error: ArgbeamError) -> int:
 
 
 def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") -> None:
-    """Do the scorings that are not done yet: records go to scores.jsonl, outputs by sentence to paired/.
-
-    `root` is where the data is now, if not where it was when the run was trained.
-    """
+    """Do the scorings that are not done yet, with the data at `root`; empty: where it was when the run was trained."""
     done = {row.scoring for row in read_scores(folder)}
     for scoring in scorings:
         if scoring in done:
