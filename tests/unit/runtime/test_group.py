@@ -77,6 +77,11 @@ def finish_in_float64(recipe: Recipe, folder: Path) -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def outputs(folder: Path, size: int) -> list[str]:
+    """What each process wrote on stdout."""
+    return [(folder / f"out.{rank}").read_text(encoding="utf-8") for rank in range(size)]
+
+
 def trained(recipe: str, folder: str, stop_at: int = 0) -> None:
     """Train in float64 to the end, where each process writes its weights down, or until so many updates are done."""
     torch.set_default_dtype(torch.float64)
@@ -125,14 +130,6 @@ def test_several_processes_train_the_model_of_one(size: int, whole: tuple[Recipe
     assert read_records(tmp_path / "run" / "records.jsonl")[0]["processes"] == size
 
 
-def test_processes_share_the_examples_that_the_first_has_stored(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
-    recipe, alone = whole
-    stored = recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"store": True})})
-    in_group(2, tmp_path, trained, recipe_to_json(stored), str(tmp_path / "run"), 4)
-    in_group(2, tmp_path, trained, recipe_to_json(stored), str(tmp_path / "run"))
-    assert differences(tmp_path / "run", alone) == []
-
-
 @pytest.mark.parametrize("task", ["parsing", "translation"])
 def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, tmp_path: Path) -> None:
     """Twelve generated sentences in batches of five, one epoch of each stage."""
@@ -144,12 +141,14 @@ def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, tmp_path
     assert differences(tmp_path / "run", tmp_path / "alone") == []
 
 
-def test_a_run_goes_on_with_another_number_of_processes(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_processes_and_shares_stored_examples(
+    whole: tuple[Recipe, Path], tmp_path: Path
+) -> None:
     """Two processes for four updates, three for seven more, one to the end. Only the last process is asked to stop."""
     recipe, alone = whole
-    in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"), 4)
-    in_group(3, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"), 7)
-    in_group(1, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
+    stored = recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"store": True})})
+    for size, updates in ((2, 4), (3, 7), (1, 0)):
+        in_group(size, tmp_path, trained, recipe_to_json(stored), str(tmp_path / "run"), updates)
     resumed = [r for r in read_records(tmp_path / "run" / "records.jsonl") if r["kind"] == "resume"]
     assert [(r["update"], r["processes"]) for r in resumed] == [(4, 3), (11, 1)]
     assert differences(tmp_path / "run", alone) == []
@@ -201,8 +200,9 @@ def test_the_command_works_in_a_group_and_one_process_speaks(whole: tuple[Recipe
     in_group(2, tmp_path / "a", command, "decode", run, "--input", str(tmp_path / "lines"), "--output", out)
     assert Path(out).read_text(encoding="utf-8").splitlines() == load(run).decode(LINES)
     in_group(2, tmp_path / "b", command, "evaluate", run, "--beam", "1", "--json", "--against", run)
-    (line,) = (tmp_path / "b" / "out.0").read_text(encoding="utf-8").splitlines()
-    assert json.loads(line)["against"]["p_values"] and (tmp_path / "b" / "out.1").read_text(encoding="utf-8") == ""
+    first, second = outputs(tmp_path / "b", 2)
+    (line,) = first.splitlines()
+    assert json.loads(line)["against"]["p_values"] and second == ""
 
 
 def test_the_bench_shares_a_batch_and_one_process_reports(tmp_path: Path) -> None:
@@ -214,105 +214,88 @@ def test_the_bench_shares_a_batch_and_one_process_reports(tmp_path: Path) -> Non
     assert torch.equal(shares[1].target_BT[:2], whole[1::2]) and shares[1].shape == shares[0].shape == (3, 3, 3)
     sizes = "--device cpu --batch 5 --source 3 --target 3 --vocab 9 --hidden 4 --beams 2 --test-beams 1 --rounds 2"
     in_group(2, tmp_path, command, "bench", *sizes.split(), "--json")
-    rows = json.loads((tmp_path / "out.0").read_text(encoding="utf-8"))
+    first, second = outputs(tmp_path, 2)
+    rows = json.loads(first)
     assert [row["system"] for row in rows][:3] == ["cross_entropy", "bso", "conbso"]
     for row in rows:
         assert row["tokens_per_s"] * row["ms"] / 1000 == pytest.approx(5 * (3 + 3))
-    assert (tmp_path / "out.1").read_text(encoding="utf-8") == ""
+    assert second == ""
 
 
-def long_training(folder: Path) -> list[str]:
-    """The command that trains for long and checkpoints often."""
-    return ["train", str(written_recipe(folder, epochs=2000, every=5)), "--out", str(folder / "run")]
-
-
-def wait_for_checkpoint(folder: Path) -> None:
-    until = time.monotonic() + 60
+def signalled(folder: Path, size: int, rank: int, number: int) -> list[int | None]:
+    """Exit codes of processes that train, after a signal to one of them once there is a checkpoint."""
+    words = ["train", str(written_recipe(folder, epochs=2000, every=5)), "--out", str(folder / "run")]
+    processes, until = start_group(size, folder, command, *words), time.monotonic() + 60
     while not list(folder.glob("run/checkpoints/*.safetensors")):
         assert time.monotonic() < until
         time.sleep(0.01)
+    os.kill(processes[rank].pid or 0, number)
+    return end_group(processes, seconds=30)
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_when_a_process_is_killed_the_others_end_with_a_line(victim: int, tmp_path: Path) -> None:
     """Whether it is the first, which writes, or another one."""
-    processes = start_group(3, tmp_path, command, *long_training(tmp_path))
-    wait_for_checkpoint(tmp_path)
-    processes[victim].kill()
-    codes = end_group(processes, seconds=30)
+    codes = signalled(tmp_path, 3, victim, signal.SIGKILL)
     assert codes == [-signal.SIGKILL if rank == victim else 2 for rank in range(3)]
-    told = [said(tmp_path, rank) for rank in range(3) if rank != victim]
     line = f"process {victim} ended unexpectedly; run the same command again: training resumes from the last checkpoint"
-    assert all(text.count("error") == 1 and line in text and "Traceback" not in text for text in told)
+    for text in (said(tmp_path, rank) for rank in range(3) if rank != victim):
+        assert text.count("error") == 1 and line in text and "Traceback" not in text
 
 
 def test_a_signal_to_one_process_stops_all_of_them_and_saves(tmp_path: Path) -> None:
-    processes = start_group(2, tmp_path, command, *long_training(tmp_path))
-    wait_for_checkpoint(tmp_path)
-    assert processes[1].pid is not None
-    os.kill(processes[1].pid, signal.SIGTERM)
-    assert end_group(processes, seconds=30) == [128 + signal.SIGTERM] * 2
+    assert signalled(tmp_path, 2, 1, signal.SIGTERM) == [128 + signal.SIGTERM] * 2
     assert "stopped and saved" in said(tmp_path, 0) and "error" not in said(tmp_path, 0) + said(tmp_path, 1)
 
 
-def test_an_error_of_the_first_process_is_told_once_and_ends_all(tmp_path: Path) -> None:
-    words = long_training(tmp_path)
-    (tmp_path / "run").write_text("not a folder", encoding="utf-8")
-    assert end_group(start_group(3, tmp_path, command, *words), seconds=30) == [2, 2, 2]
-    assert "cannot write" in said(tmp_path, 0)
-    assert said(tmp_path, 1) == said(tmp_path, 2) == ""
+ALONE_ONLY = "runs in one process; start it without torchrun"
 
 
-def test_verbs_for_one_process_refuse_a_group(tmp_path: Path) -> None:
-    for number, words in enumerate([["demo"], ["reproduce", "--data", "generated"]]):
-        folder = tmp_path / str(number)
-        assert end_group(start_group(2, folder, command, *words, "--out", str(tmp_path / "out"))) == [2, 2]
-        assert f"{words[0]} runs in one process; start it without torchrun" in said(folder, 0)
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_error_that_all_meet_is_told_by_each(tmp_path: Path) -> None:
-    words = [*long_training(tmp_path), "--set", "runtime.device=cuda"]
-    assert end_group(start_group(2, tmp_path, command, *words), seconds=30) == [2, 2]
-    for rank in range(2):
-        assert said(tmp_path, rank).startswith(f"argbeam: error: process {rank} of 2: runtime.device = cuda")
-        assert len(said(tmp_path, rank).splitlines()) == 1
-
-
-def other_facts() -> None:
-    with joined() as group:
-        group.agree({"sentences": 5, "version": 1})
-        try:
-            group.agree({"sentences": 5 + group.rank, "version": 1})
-        except ArgbeamError as error:
-            print(error)
-
-
-def test_processes_that_see_different_files_say_so(tmp_path: Path) -> None:
-    in_group(2, tmp_path, other_facts)
-    same = "all processes must see the same files and use the same versions\n"
-    lines = [(tmp_path / f"out.{rank}").read_text(encoding="utf-8") for rank in range(2)]
-    assert lines == [
-        f"process 0 has sentences 5, process 1 has 6; {same}",
-        f"process 1 has sentences 6, process 0 has 5; {same}",
-    ]
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("demo --out {0}/new", 2 * [f"demo {ALONE_ONLY}"]),
+        ("reproduce --data generated --out {0}/new", 2 * [f"reproduce {ALONE_ONLY}"]),
+        ("train {0}/recipe.toml --out {0}/train.txt", ["cannot write", ""]),
+        (
+            "train {0}/recipe.toml --out {0}/run --set runtime.device=cuda",
+            [f"argbeam: error: process {rank} of 2: runtime.device = cuda" for rank in range(2)],
+        ),
+    ],
+    ids=["one process only", "one process only too", "an error of the first", "an error of each"],
+)
+def test_an_error_ends_all_processes_and_each_that_meets_it_reports_a_line(
+    words: str, lines: list[str], tmp_path: Path
+) -> None:
+    written_recipe(tmp_path, epochs=1, every=5)
+    assert end_group(start_group(2, tmp_path, command, *words.format(tmp_path).split()), seconds=60) == [2, 2]
+    for rank, line in enumerate(lines):
+        assert line in said(tmp_path, rank) and len(said(tmp_path, rank).splitlines()) == bool(line)
+    assert not (tmp_path / "new").exists()
 
 
 def exchanges() -> None:
     """What each process sees of the exchanges, on stdout."""
     with joined() as group:
+        group.agree({"sentences": 5, "version": 1})
+        with pytest.raises(ArgbeamError) as error:
+            group.agree({"sentences": 5 + group.rank // 2, "version": 1})
         flat = torch.tensor([1.0, float(group.rank)])
         group.add(flat)
         seen = [flat.tolist(), group.any(group.rank == 1), group.any(False), group.gather({"é": [group.rank, None]})]
-        print(json.dumps([*seen, group.first(lambda: group.rank), group.share(list(range(5)))]))
+        print(json.dumps([*seen, group.first(lambda: group.rank), group.share(list(range(5))), str(error.value)]))
 
 
 def test_exchanges_by_hand(tmp_path: Path) -> None:
-    """1 + 1 + 1 and 0 + 1 + 2; of 0 to 4 the second process has 1 and 4."""
+    """1 + 1 + 1 and 0 + 1 + 2; of 0 to 4 the second process has 1 and 4. The last sees other files than the others."""
     in_group(3, tmp_path, exchanges)
+    gathered = [{"é": [rank, None]} for rank in range(3)]
+    sees = [f"process {rank} has sentences 5, process 2 has 6" for rank in range(2)]
+    sees += ["process 2 has sentences 6, process 0 has 5"]
     for rank, share in enumerate([[0, 3], [1, 4], [2]]):
-        seen = json.loads((tmp_path / f"out.{rank}").read_text(encoding="utf-8"))
-        assert seen == [[3.0, 3.0], True, False, [{"é": [0, None]}, {"é": [1, None]}, {"é": [2, None]}], 0, share]
+        error = f"{sees[rank]}; all processes must see the same files and use the same versions"
+        seen = json.loads(outputs(tmp_path, 3)[rank])
+        assert seen == [[3.0, 3.0], True, False, gathered, 0, share, error]
 
 
 def test_one_process_alone_exchanges_with_itself() -> None:
