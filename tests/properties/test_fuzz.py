@@ -24,7 +24,7 @@ import torch
 from argbeam.cli import app as cli
 from argbeam.cli.decode_lines import DecodeRequest, decode_stream
 from argbeam.data.batches import make_batch
-from argbeam.data.readers.conll import Flavour, read_conll
+from argbeam.data.readers.conll import Flavour, read_conll, tree_fault
 from argbeam.data.readers.text import read_parallel, read_text, read_tsv
 from argbeam.data.readers.vectors import read_vectors
 from argbeam.errors import ArgbeamError
@@ -121,7 +121,7 @@ def test_damaged_text_is_read_line_by_line_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
 
     def check(data: bytes) -> None:
-        assert [line.text for line in read_text([path])] == plain_lines(data)
+        assert list(read_text([path])) == plain_lines(data)
 
     read_or_refused("text", path, FILES["txt"], check)
 
@@ -158,7 +158,7 @@ def test_damaged_compressed_files_are_refused_or_whole(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(damaged(pack(FILES["txt"]), draw))
         with refused("packed", number, f"{path}:"):
-            assert [line.text for line in read_text([path])] == plain_lines(FILES["txt"])
+            assert list(read_text([path])) == plain_lines(FILES["txt"])
 
 
 @pytest.mark.parametrize("flavour", list(Flavour))
@@ -173,6 +173,7 @@ def test_every_tree_of_a_damaged_treebank_is_read_or_the_file_refused(tmp_path: 
         words = [[line.split("\t") for line in block.split("\n") if line.strip(" ")] for block in blocks]
         words = [[row for row in block if not NOT_A_WORD.fullmatch(row[0])] for block in words]
         for tree, block in zip(trees, filter(None, words), strict=True):
+            assert tree_fault(tree.heads) is None
             assert tree.words == tuple("_".join(row[1].split()) for row in block)
             assert tree.heads == tuple(int(row[6]) for row in block)
             assert tree.labels == tuple(row[7].strip() for row in block)

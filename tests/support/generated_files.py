@@ -1,6 +1,6 @@
 """The generated corpus as a list, and as files in every format that is read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def write_files(folder: Path, seed: int, *, train: int, dev: int, test: int, typ
     made = splits(seed, train=train, dev=dev, test=test, types=types)
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, Path] = {}
-    for split, part in (("train", made.train), ("dev", made.dev), ("test", made.test)):
+    for split, part in made.items():
         for ending, text in FORMATS.items():
             path = folder / f"{split}.{ending}"
             path.write_text(text(part), encoding="utf-8", newline="\n")
@@ -29,49 +29,33 @@ def write_files(folder: Path, seed: int, *, train: int, dev: int, test: int, typ
     return written
 
 
-def source_text(part: Sequence[GeneratedSentence]) -> str:
-    """One tokenised sentence a line."""
-    return "".join(f"{' '.join(sentence.words)}\n" for sentence in part)
+def conll_text(*sentences: Iterable[tuple[str, str, int, str]], second_tag: bool = False) -> str:
+    """Ten columns: id, form, lemma, tag, second tag, features, head, label, and two that stay empty."""
+    return "".join(
+        "".join(
+            f"{position}\t{word}\t_\t{tag}\t{tag if second_tag else '_'}\t_\t{head}\t{label}\t_\t_\n"
+            for position, (word, tag, head, label) in enumerate(rows, start=1)
+        )
+        + "\n"
+        for rows in sentences
+    )
 
 
-def target_text(part: Sequence[GeneratedSentence]) -> str:
-    """One tokenised translation a line."""
-    return "".join(f"{' '.join(sentence.translation)}\n" for sentence in part)
-
-
-def tsv_text(part: Sequence[GeneratedSentence]) -> str:
-    """Sentence, tab, translation."""
-    return "".join(f"{' '.join(sentence.words)}\t{' '.join(sentence.translation)}\n" for sentence in part)
-
-
-def conllu_text(part: Sequence[GeneratedSentence]) -> str:
+def _conllu(part: Sequence[GeneratedSentence]) -> str:
     """CoNLL-U, with the two comments Universal Dependencies asks for."""
-    blocks = []
-    for number, sentence in enumerate(part, start=1):
-        comments = f"# sent_id = {number}\n# text = {' '.join(sentence.words)}\n"
-        blocks.append(f"{comments}{_rows(sentence, second_tag=False)}\n")
-    return "".join(blocks)
+    comments = (f"# sent_id = {number}\n# text = {' '.join(s.words)}\n" for number, s in enumerate(part, start=1))
+    return "".join(comment + conll_text(_rows(s)) for comment, s in zip(comments, part, strict=True))
 
 
-def conllx_text(part: Sequence[GeneratedSentence]) -> str:
-    """CoNLL-X: no comments, and the tag in both tag columns."""
-    return "".join(f"{_rows(sentence, second_tag=True)}\n" for sentence in part)
+def _rows(s: GeneratedSentence) -> Iterable[tuple[str, str, int, str]]:
+    return zip(s.words, s.tags, s.heads, s.labels, strict=True)
 
 
 FORMATS: dict[str, Callable[[Sequence[GeneratedSentence]], str]] = {
-    "txt": source_text,
-    "src": source_text,
-    "tgt": target_text,
-    "tsv": tsv_text,
-    "conllu": conllu_text,
-    "conllx": conllx_text,
+    "txt": lambda part: "".join(f"{' '.join(s.words)}\n" for s in part),
+    "src": lambda part: "".join(f"{' '.join(s.words)}\n" for s in part),
+    "tgt": lambda part: "".join(f"{' '.join(s.translation)}\n" for s in part),
+    "tsv": lambda part: "".join(f"{' '.join(s.words)}\t{' '.join(s.translation)}\n" for s in part),
+    "conllu": _conllu,
+    "conllx": lambda part: conll_text(*map(_rows, part), second_tag=True),
 }
-
-
-def _rows(sentence: GeneratedSentence, *, second_tag: bool) -> str:
-    """Ten columns: id, form, lemma, tag, second tag, features, head, label, and two that stay empty."""
-    columns = zip(sentence.words, sentence.tags, sentence.heads, sentence.labels, strict=True)
-    return "".join(
-        f"{position}\t{word}\t_\t{tag}\t{tag if second_tag else '_'}\t_\t{head}\t{label}\t_\t_\n"
-        for position, (word, tag, head, label) in enumerate(columns, start=1)
-    )

@@ -13,11 +13,9 @@ class Tokenizer(Protocol):
 
     def tokenize(self, line: str) -> list[str]:
         """The tokens of a line; none of them is empty or holds white space."""
-        ...
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         """The line that the tokens stand for."""
-        ...
 
 
 def plain_spaces(line: str) -> str:

@@ -28,9 +28,7 @@ class AttachmentCounts:
 
     def __add__(self, other: "AttachmentCounts") -> "AttachmentCounts":
         return AttachmentCounts(
-            self.words + other.words,
-            self.uas_correct + other.uas_correct,
-            self.las_correct + other.las_correct,
+            self.words + other.words, self.uas_correct + other.uas_correct, self.las_correct + other.las_correct
         )
 
     @property

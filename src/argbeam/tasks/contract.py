@@ -94,6 +94,6 @@ class Task(Protocol):
 
 
 def read_all(task: Task, split: str) -> SplitItems:
-    """The items of a split in memory."""
+    """The items of a split in memory: every task's `read`."""
     left_out: Counter[str] = Counter()
     return SplitItems(list(task.stream(split, left_out)), dict(left_out))

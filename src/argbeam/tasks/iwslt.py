@@ -4,7 +4,7 @@ Moses tokens in lower case; training pairs of 1 to 50 tokens a side, neither sid
 23rd of these pairs goes to dev. The five TED sets together are the test set. Unlike there, nothing is escaped as XML.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,8 +40,7 @@ def prepared(root: Path) -> Prepared:
 
     def tokenised(pair: TextPair, characters: dict[int, str]) -> TextPair:
         sides = ((source, pair.source), (target, pair.target))
-        texts = [" ".join(moses.tokenize(side.translate(characters))) for moses, side in sides]
-        return replace(pair, source=texts[0], target=texts[1])
+        return TextPair(*(" ".join(moses.tokenize(side.translate(characters))) for moses, side in sides))
 
     talks = [tokenised(pair, {}) for pair in read_talks(folder)]
     kept = [pair for pair in talks if fits(len(pair.source.split()), len(pair.target.split()))]

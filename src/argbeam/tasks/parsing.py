@@ -11,18 +11,10 @@ from argbeam.errors import DataError
 from argbeam.metrics.attachment import PUNCTUATION, AttachmentCounts, attachment_counts, attachment_signature
 from argbeam.search.successors import ShiftReduce, Successors, Unconstrained
 from argbeam.settings import ParsingTask, Recipe, Text
-from argbeam.tasks.contract import Item, Score, SplitItems, read_all
+from argbeam.tasks import transitions
+from argbeam.tasks.contract import Item, Score, read_all
 from argbeam.tasks.sources import TreeData, stream_trees
-from argbeam.tasks.transitions import (
-    Arcs,
-    actions_of_tree,
-    escape_word,
-    is_action,
-    is_projective,
-    left_action,
-    right_action,
-    tree_of_actions,
-)
+from argbeam.tasks.transitions import Arcs, is_projective
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
 _VOCABULARY_FILE, _ROOT_FILE = "vocabulary.json", "root_label.txt"
@@ -36,9 +28,10 @@ class Parsing:
     data: TreeData
     settings: Text
     punctuation: str
-    vocabulary: Vocabulary
+    source: Vocabulary
     root_label: str
     open_length = False
+    read = read_all
 
     @staticmethod
     def fit(recipe: Recipe) -> "Parsing":
@@ -50,45 +43,37 @@ class Parsing:
             labels.update(label for label, head in zip(tree.labels, tree.heads, strict=True) if head)
             roots[tree.labels[tree.heads.index(0)]] += 1
         words = build_vocabulary(counts, recipe.text).words
-        actions = [action(label) for action in (left_action, right_action) for label in sorted(labels)]
+        actions = [side + label for side in (transitions.LEFT, transitions.RIGHT) for label in sorted(labels)]
         # The root has no action: its label is the one that most roots have (`root`, or `ROOT` in some treebanks).
         root = max(sorted(roots), key=roots.__getitem__, default=task.root_label)
-        return replace(task, vocabulary=Vocabulary((*words, *actions)), root_label=root)
+        return replace(task, source=Vocabulary((*words, *actions)), root_label=root)
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Parsing":
         return _task(recipe, load_vocabulary(assets, _VOCABULARY_FILE), assets[_ROOT_FILE].decode())
 
     @property
-    def source(self) -> Vocabulary:
-        return self.vocabulary
-
-    @property
     def target(self) -> Vocabulary:
-        return self.vocabulary
+        return self.source
 
     @property
     def constraint(self) -> Successors:
-        actions = sum(is_action(word) for word in self.vocabulary.words)
-        return ShiftReduce(len(self.vocabulary), actions)
+        return ShiftReduce(len(self.source), sum(map(transitions.is_action, self.source.words)))
 
     @property
     def unconstrained(self) -> Successors:
-        return Unconstrained(len(self.vocabulary), end_symbol=False)
+        return Unconstrained(len(self.source), end_symbol=False)
 
     @property
     def assets(self) -> dict[str, bytes]:
-        return {_VOCABULARY_FILE: self.vocabulary.to_json().encode(), _ROOT_FILE: self.root_label.encode()}
-
-    def read(self, split: str) -> SplitItems:
-        return read_all(self, split)
+        return {_VOCABULARY_FILE: self.source.to_json().encode(), _ROOT_FILE: self.root_label.encode()}
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         for tree in self._trees(split, left_out):
             words = self._symbols(tree.words)
             # A non-projective tree outside training has no sequence of actions: it is scored, but has no perplexity.
             projective = split == "train" or is_projective(tree.heads)
-            target = actions_of_tree(words, tree.heads, tree.labels) if projective else ()
+            target = transitions.actions_of_tree(words, tree.heads, tree.labels) if projective else ()
             yield Item(source=words, surface=tree.words, target=target, tree=tree)
 
     def item(self, line: str) -> Item:
@@ -98,8 +83,7 @@ class Parsing:
         return Item(source=self._symbols(words), surface=words)
 
     def example(self, item: Item, number: int) -> Example:
-        encode = self.vocabulary.encode
-        return Example(tuple(encode(item.source)), tuple(encode(item.target)), number)
+        return Example(tuple(self.source.encode(item.source)), tuple(self.source.encode(item.target)), number)
 
     def training_view(self, example: Example, epoch: int) -> Example:
         return example
@@ -132,12 +116,11 @@ class Parsing:
         words = len(item.source)
         if len(output) != 2 * words - 1:
             # A dead end: it is counted as one, and scored as a flat tree under the first word.
-            heads = (0, *(1 for _ in range(words - 1)))
-            return Arcs(heads, (self.root_label, *(_UNFINISHED_LABEL for _ in range(words - 1))))
-        return tree_of_actions(self.vocabulary.decode(output), words, root_label=self.root_label)
+            return Arcs((0, *[1] * (words - 1)), (self.root_label, *[_UNFINISHED_LABEL] * (words - 1)))
+        return transitions.tree_of_actions(self.source.decode(output), words, root_label=self.root_label)
 
     def _symbols(self, words: Sequence[str]) -> tuple[str, ...]:
-        return tuple(map(escape_word, symbols(words, self.settings)))
+        return tuple(map(transitions.escape_word, symbols(words, self.settings)))
 
     def _trees(self, split: str, left_out: Counter[str]) -> Iterator[Tree]:
         def fault(tree: Tree) -> str:

@@ -15,16 +15,11 @@ TreeData = settings.GeneratedData | settings.ConlluData | settings.ConllxData
 SentenceData = TreeData | settings.TextData
 PairData = settings.GeneratedData | settings.ParallelData | settings.TsvData | settings.IwsltData
 
-_GENERATED = Path("generated")
-
 
 def stream_trees(data: TreeData, split: str) -> Iterator[Tree]:
     """The dependency trees of a split."""
     if isinstance(data, settings.GeneratedData):
-        return (
-            Tree(s.words, s.tags, s.heads, s.labels, _GENERATED / split, line)
-            for line, s in enumerate(_generated(data, split), 1)
-        )
+        return (Tree(s.words, s.tags, s.heads, s.labels) for s in _generated(data, split))
     flavour = Flavour.CONLLU if isinstance(data, settings.ConlluData) else Flavour.CONLLX
     return read_conll(_files(data, split), flavour=flavour)
 
@@ -32,17 +27,14 @@ def stream_trees(data: TreeData, split: str) -> Iterator[Tree]:
 def stream_sentences(data: SentenceData, split: str) -> Iterator[tuple[str, ...]]:
     """The sentences of a split as words."""
     if isinstance(data, settings.TextData):
-        return (tuple(s.text.split()) for s in read_text(_files(data, split)))
+        return (tuple(text.split()) for text in read_text(_files(data, split)))
     return (tree.words for tree in stream_trees(data, split))
 
 
 def stream_pairs(data: PairData, split: str) -> Iterator[TextPair]:
     """The sentence pairs of a split as raw text."""
     if isinstance(data, settings.GeneratedData):
-        return (
-            TextPair(" ".join(s.words), " ".join(s.translation), _GENERATED / split, line)
-            for line, s in enumerate(_generated(data, split), 1)
-        )
+        return (TextPair(" ".join(s.words), " ".join(s.translation)) for s in _generated(data, split))
     if isinstance(data, settings.IwsltData):
         pairs: list[TextPair] = getattr(prepared(Path(data.root)), split)
         return iter(pairs)
@@ -68,12 +60,11 @@ def _files(data: settings.FileData | settings.ParallelData, key: str) -> list[Pa
 
 
 def _generated(data: settings.GeneratedData, split: str) -> list[corpus.GeneratedSentence]:
-    found: list[corpus.GeneratedSentence] = getattr(_splits(data), split)
-    if not found:
+    if not getattr(data, split):
         raise DataError(f"data.{split} = 0: the generated corpus has no {split} sentences; ask for at least 1")
-    return found
+    return _splits(data)[split]
 
 
 @lru_cache(maxsize=1)
-def _splits(data: settings.GeneratedData) -> corpus.Splits:
+def _splits(data: settings.GeneratedData) -> dict[str, list[corpus.GeneratedSentence]]:
     return corpus.splits(data.seed, train=data.train, dev=data.dev, test=data.test, types=data.types)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from argbeam.data.readers.conll import tree_fault
 from argbeam.errors import DataError
 
-_LEFT, _RIGHT = "@L_", "@R_"
+# Prefixes of a label: the dependent is the second item of the stack (left arc) or the top (right arc).
+LEFT, RIGHT = "@L_", "@R_"
 _LIKE_ACTION = re.compile(r"@+[LR]_")
 
 
@@ -29,19 +30,9 @@ class Arcs(NamedTuple):
     labels: tuple[str, ...]
 
 
-def left_action(label: str) -> str:
-    """The symbol that makes the second item of the stack a dependent of the top."""
-    return _LEFT + label
-
-
-def right_action(label: str) -> str:
-    """The symbol that makes the top of the stack a dependent of the second item."""
-    return _RIGHT + label
-
-
 def is_action(symbol: str) -> bool:
     """Whether a symbol is a reduce action; every other symbol is a word and shifts."""
-    return symbol.startswith((_LEFT, _RIGHT))
+    return symbol.startswith((LEFT, RIGHT))
 
 
 def escape_word(word: str) -> str:
@@ -69,7 +60,14 @@ def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence
 
     The words are symbols (escaped, rare ones replaced). The root's label is not part of the sequence.
     """
-    _check_tree(words, heads, labels)
+    if not len(words) == len(heads) == len(labels):
+        raise DataError(f"{len(words)} words, {len(heads)} heads and {len(labels)} labels; every word has one of each")
+    fault = tree_fault(heads)
+    if fault is not None:
+        raise DataError(f"word {fault.word}: {fault.text}")
+    for word, symbol in enumerate(words, start=1):
+        if is_action(symbol):
+            raise DataError(f"word {word} is {symbol}, which reads as an action; accepted: {escape_word(symbol)}")
     pending = [0] * (len(words) + 1)  # dependents that each word has yet to take
     for head in heads:
         pending[head] += 1
@@ -82,11 +80,11 @@ def actions_of_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence
             second, top = stack[-2:]
             # A word is reduced only when it has all its dependents: off the stack it can take none.
             if heads[second - 1] == top and pending[second] == 0:
-                symbols.append(left_action(labels[second - 1]))
+                symbols.append(LEFT + labels[second - 1])
                 pending[top] -= 1
                 del stack[-2]
             elif heads[top - 1] == second and pending[top] == 0:
-                symbols.append(right_action(labels[top - 1]))
+                symbols.append(RIGHT + labels[top - 1])
                 pending[second] -= 1
                 del stack[-1]
             else:
@@ -115,9 +113,9 @@ def tree_of_actions(symbols: Sequence[str], n_words: int, *, root_label: str = "
         if len(stack) < 2:
             raise DataError(f"symbol {position}: {symbol} on a stack of {len(stack)}; an action needs 2 items")
         second, top = stack[-2:]
-        dependent, head = (second, top) if symbol.startswith(_LEFT) else (top, second)
+        dependent, head = (second, top) if symbol.startswith(LEFT) else (top, second)
         heads[dependent - 1] = head
-        labels[dependent - 1] = symbol[len(_LEFT) :]
+        labels[dependent - 1] = symbol[len(LEFT) :]
         stack.remove(dependent)
     if shifted < n_words or len(stack) != 1:
         raise DataError(
@@ -125,14 +123,3 @@ def tree_of_actions(symbols: Sequence[str], n_words: int, *, root_label: str = "
             "a tree shifts all and leaves 1"
         )
     return Arcs(tuple(heads), tuple(labels))
-
-
-def _check_tree(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> None:
-    if not len(words) == len(heads) == len(labels):
-        raise DataError(f"{len(words)} words, {len(heads)} heads and {len(labels)} labels; every word has one of each")
-    fault = tree_fault(heads)
-    if fault is not None:
-        raise DataError(f"word {fault.word}: {fault.text}")
-    for word, symbol in enumerate(words, start=1):
-        if is_action(symbol):
-            raise DataError(f"word {word} is {symbol}, which reads as an action; accepted: {escape_word(symbol)}")

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.text import TextPair
@@ -12,7 +11,7 @@ from argbeam.data.vocabulary import EOS, SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text
-from argbeam.tasks.contract import Item, Score, SplitItems, read_all
+from argbeam.tasks.contract import Item, Score, read_all
 from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
@@ -20,14 +19,6 @@ from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary,
 _VOCABULARY_FILES = ("source.vocabulary.json", "target.vocabulary.json")
 _PIECES_FILES = ("source.pieces.model", "target.pieces.model")
 _Tokenizers = tuple[Tokenizer, Tokenizer]
-
-
-class _TokenisedPair(NamedTuple):
-    """A sentence pair, and the tokens of its two sides."""
-
-    raw: TextPair
-    source: tuple[str, ...]
-    target: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,6 +32,7 @@ class Translation:
     source: Vocabulary
     target: Vocabulary
     open_length = True
+    read = read_all
 
     @staticmethod
     def fit(recipe: Recipe) -> "Translation":
@@ -49,9 +41,9 @@ class Translation:
         tokenizers = _learn_subwords(recipe.data, text) if text.subwords else _word_tokenizers(text)
         task = Translation(recipe.data, text, recipe.decode, tokenizers, empty, empty)
         sources, targets = Counter[str](), Counter[str]()
-        for pair in task._pairs("train", Counter()):
-            sources.update(symbols(pair.source, text))
-            targets.update(symbols(pair.target, text))
+        for item in task.stream("train", Counter()):
+            sources.update(item.source)
+            targets.update(item.target)
         source, target = (build_vocabulary(counts, text) for counts in (sources, targets))
         return replace(task, source=source, target=target)
 
@@ -84,17 +76,11 @@ class Translation:
                 files[name] = tokenizer.model
         return files
 
-    def read(self, split: str) -> SplitItems:
-        return read_all(self, split)
-
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
-        for pair in self._pairs(split, left_out):
-            yield Item(
-                source=symbols(pair.source, self.settings),
-                surface=pair.source,
-                target=symbols(pair.target, self.settings),
-                reference=" ".join(pair.target) if self._tokenised else pair.raw.target,
-            )
+        def fault(item: Item) -> str:
+            return length_fault(self.settings, len(item.source), len(item.target))
+
+        return usable(split, map(self._pair, stream_pairs(self.data, split)), fault, left_out)
 
     def item(self, line: str) -> Item:
         words = tuple(self.tokenizers[0].tokenize(line))
@@ -124,13 +110,10 @@ class Translation:
     def _tokenised(self) -> bool:
         return self.settings.tokenizer == "whitespace" and not self.settings.subwords
 
-    def _pairs(self, split: str, left_out: Counter[str]) -> Iterator[_TokenisedPair]:
-        source, target = self.tokenizers
-        pairs = (
-            _TokenisedPair(pair, tuple(source.tokenize(pair.source)), tuple(target.tokenize(pair.target)))
-            for pair in stream_pairs(self.data, split)
-        )
-        return usable(split, pairs, lambda p: length_fault(self.settings, len(p.source), len(p.target)), left_out)
+    def _pair(self, pair: TextPair) -> Item:
+        target = self.tokenizers[1].tokenize(pair.target)
+        reference = " ".join(target) if self._tokenised else pair.target
+        return replace(self.item(pair.source), target=symbols(target, self.settings), reference=reference)
 
 
 def _learn_subwords(data: PairData, text: Text) -> _Tokenizers:

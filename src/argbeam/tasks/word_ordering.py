@@ -10,7 +10,7 @@ from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Permutation, Successors, Unconstrained
 from argbeam.settings import Recipe, Text, WordOrderingTask
-from argbeam.tasks.contract import Item, Score, SplitItems, read_all
+from argbeam.tasks.contract import Item, Score, read_all
 from argbeam.tasks.sources import SentenceData, stream_sentences
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
@@ -24,9 +24,10 @@ class WordOrdering:
     data: SentenceData
     settings: Text
     seed: int
-    vocabulary: Vocabulary
+    source: Vocabulary
     reshuffle: bool = False
     open_length = False
+    read = read_all
 
     @staticmethod
     def fit(recipe: Recipe) -> "WordOrdering":
@@ -34,19 +35,15 @@ class WordOrdering:
         counts = Counter[str]()
         for _, words in task._sentences("train", Counter()):
             counts.update(symbols(words, recipe.text))
-        return replace(task, vocabulary=build_vocabulary(counts, recipe.text))
+        return replace(task, source=build_vocabulary(counts, recipe.text))
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "WordOrdering":
         return _task(recipe, load_vocabulary(assets, _VOCABULARY_FILE))
 
     @property
-    def source(self) -> Vocabulary:
-        return self.vocabulary
-
-    @property
     def target(self) -> Vocabulary:
-        return self.vocabulary
+        return self.source
 
     @property
     def constraint(self) -> Successors:
@@ -54,14 +51,11 @@ class WordOrdering:
 
     @property
     def unconstrained(self) -> Successors:
-        return Unconstrained(len(self.vocabulary), end_symbol=False)
+        return Unconstrained(len(self.source), end_symbol=False)
 
     @property
     def assets(self) -> dict[str, bytes]:
-        return {_VOCABULARY_FILE: self.vocabulary.to_json().encode()}
-
-    def read(self, split: str) -> SplitItems:
-        return read_all(self, split)
+        return {_VOCABULARY_FILE: self.source.to_json().encode()}
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         for number, words in self._sentences(split, left_out):
@@ -79,8 +73,7 @@ class WordOrdering:
         return Item(source=symbols(words, self.settings), surface=words)
 
     def example(self, item: Item, number: int) -> Example:
-        encode = self.vocabulary.encode
-        return Example(tuple(encode(item.source)), tuple(encode(item.target)), number)
+        return Example(tuple(self.source.encode(item.source)), tuple(self.source.encode(item.target)), number)
 
     def training_view(self, example: Example, epoch: int) -> Example:
         if not self.reshuffle:
@@ -95,7 +88,7 @@ class WordOrdering:
     def text(self, item: Item, output: Sequence[int]) -> str:
         """Each token id stands for the next source word with that id: unknown words are restored by position."""
         waiting: dict[int, deque[str]] = defaultdict(deque)
-        for token, word in zip(self.vocabulary.encode(item.source), item.surface, strict=True):
+        for token, word in zip(self.source.encode(item.source), item.surface, strict=True):
             waiting[token].append(word)
         return " ".join(waiting[token].popleft() if waiting[token] else "<unk>" for token in output)
 

@@ -9,12 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from argbeam.data.generated.corpus import GeneratedSentence, Splits, split_of, splits
+from argbeam.data.generated.corpus import GeneratedSentence, split_of, splits
 from argbeam.data.generated.lexicon import CLOSED, FEWEST_TYPES, Lexicon, lexicon
 from argbeam.data.readers.conll import tree_fault
 from argbeam.errors import ConfigError
 from argbeam.tasks.transitions import is_projective
 from generated_files import generate
+from refusals import refusal
 
 LABELS = {
     *("root", "nsubj", "obj", "obl", "nmod", "det", "amod", "case", "acl", "advmod"),
@@ -29,7 +30,7 @@ def many() -> list[GeneratedSentence]:
 
 
 @cache
-def parts() -> Splits:
+def parts() -> dict[str, list[GeneratedSentence]]:
     return splits(7, train=3000, dev=200, test=200)
 
 
@@ -41,16 +42,16 @@ def test_a_sentence_depends_on_seed_and_index_alone() -> None:
 
 
 def test_no_sentence_is_in_two_splits() -> None:
-    train, dev, test = ({sentence.words for sentence in part} for part in (parts().train, parts().dev, parts().test))
+    train, dev, test = ({sentence.words for sentence in part} for part in parts().values())
     assert not train & dev and not train & test and not dev & test
-    assert {split_of(sentence) for sentence in parts().dev} == {"dev"}
+    assert {split_of(sentence) for sentence in parts()["dev"]} == {"dev"}
 
 
 def test_splits_have_the_sizes_asked_for_and_a_longer_split_starts_with_the_shorter() -> None:
     small, large = splits(5, train=40, dev=5, test=0), splits(5, train=90, dev=9, test=3)
-    assert [len(small.train), len(small.dev), len(small.test)] == [40, 5, 0]
-    assert [len(large.train), len(large.dev), len(large.test)] == [90, 9, 3]
-    assert large.train[:40] == small.train and large.dev[:5] == small.dev
+    assert {split: len(part) for split, part in small.items()} == {"train": 40, "dev": 5, "test": 0}
+    assert {split: len(part) for split, part in large.items()} == {"train": 90, "dev": 9, "test": 3}
+    assert large["train"][:40] == small["train"] and large["dev"][:5] == small["dev"]
 
 
 def test_every_tree_has_one_root_no_cycle_and_no_arcs_that_cross() -> None:
@@ -162,8 +163,8 @@ def test_word_frequencies_follow_a_zipf_law() -> None:
 
 def test_3000_training_sentences_cover_the_words_of_dev() -> None:
     for side in ("words", "translation"):
-        seen = Counter(word for sentence in parts().train for word in getattr(sentence, side))
-        tokens = [word for sentence in parts().dev for word in getattr(sentence, side)]
+        seen = Counter(word for sentence in parts()["train"] for word in getattr(sentence, side))
+        tokens = [word for sentence in parts()["dev"] for word in getattr(sentence, side)]
         assert sum(seen[word] < 2 for word in tokens) / len(tokens) < 0.05
 
 
@@ -233,14 +234,14 @@ def order(words: list[str], counts: Counter[tuple[str, str]], totals: Counter[st
 def test_beam_10_orders_words_better_than_greedy_under_a_bigram_model() -> None:
     """Greedy leaves words that fit nowhere: beam 10 restores twice the sentences and a tenth more bigrams."""
     counts: Counter[tuple[str, str]] = Counter()
-    for sentence in parts().train:
+    for sentence in parts()["train"]:
         counts.update(zip(("<s>", *sentence.words), sentence.words, strict=False))
     totals: Counter[str] = Counter()
     for (previous, _), number in counts.items():
         totals[previous] += number
     shuffle = random.Random(1)
     exact, bigrams = Counter[int](), Counter[int]()
-    for sentence in parts().dev:
+    for sentence in parts()["dev"]:
         words = list(sentence.words)
         shuffle.shuffle(words)
         for beam_size in (1, 10):
@@ -252,9 +253,9 @@ def test_beam_10_orders_words_better_than_greedy_under_a_bigram_model() -> None:
 
 
 def test_too_few_types_and_negative_sizes_are_refused_by_name_and_number() -> None:
-    with pytest.raises(ConfigError, match="types = 50: the generated corpus needs 200 word types or more"):
-        generate(seed=1, size=1, types=50)
-    with pytest.raises(ConfigError, match="generated corpus: start = -2; a number of sentences is 0 or more"):
-        generate(seed=1, size=1, start=-2)
-    with pytest.raises(ConfigError, match="generated corpus: dev = -3; a number of sentences is 0 or more"):
-        splits(1, train=1, dev=-3, test=1)
+    few = refusal(generate, seed=1, size=1, types=50, error=ConfigError)
+    assert few == "types = 50: the generated corpus needs 200 word types or more"
+    start = refusal(generate, seed=1, size=1, start=-2, error=ConfigError)
+    assert start == "generated corpus: start = -2; a number of sentences is 0 or more"
+    dev = refusal(splits, 1, train=1, dev=-3, test=1, error=ConfigError)
+    assert dev == "generated corpus: dev = -3; a number of sentences is 0 or more"

@@ -1,6 +1,5 @@
 """Treebanks: the conllu package reads the same trees, and every malformed tree is named by its line."""
 
-import re
 import tempfile
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argbeam.data.readers.conll import Flavour, Tree, read_conll, tree_fault
-from argbeam.errors import DataError
+from argbeam.data.readers.conll import Flavour, Tree, read_conll
+from refusals import refusal
 
 SENTENCE = """# text = They've left
 1-2\tThey've\t_\t_\t_\t_\t_\t_\t_\t_
@@ -32,11 +31,9 @@ def rows(*heads: str | int) -> str:
     return "".join(f"{i}\tw{i}\t_\tX\tY\t_\t{head}\tdep\t_\t_\n" for i, head in enumerate(heads, start=1))
 
 
-def test_a_sentence_is_read_without_comments_multiword_and_empty_nodes(tmp_path: Path) -> None:
-    path = tmp_path / "t.conllu"
-    path.write_text(SENTENCE)  # no empty line at the end
-    expected = Tree(("They", "'ve", "left"), ("PRON", "AUX", "VERB"), (3, 3, 0), ("nsubj", "aux", "root"), path, 3)
-    assert list(read_conll([path], flavour=Flavour.CONLLU)) == [expected]
+def test_a_sentence_is_read_without_comments_multiword_and_empty_nodes() -> None:
+    expected = Tree(("They", "'ve", "left"), ("PRON", "AUX", "VERB"), (3, 3, 0), ("nsubj", "aux", "root"))
+    assert read(SENTENCE) == [expected]  # no empty line at the end
 
 
 def test_conllx_takes_its_tags_from_column_5_and_may_end_at_column_8(tmp_path: Path) -> None:
@@ -46,7 +43,6 @@ def test_conllx_takes_its_tags_from_column_5_and_may_end_at_column_8(tmp_path: P
     )
     trees = list(read_conll([path, path], flavour=Flavour.CONLLX))
     assert [tree.tags for tree in trees] == [("PRP", "VBD"), ("UH",)] * 2
-    assert [tree.line for tree in trees] == [1, 6] * 2
 
 
 @st.composite
@@ -76,20 +72,6 @@ def test_the_conllu_package_reads_the_same_trees(text: str) -> None:
         assert ours.labels == tuple(token["deprel"] for token in tokens)
 
 
-@given(st.data(), st.sampled_from(list(Flavour)))
-def test_any_damage_is_read_or_is_a_data_error(data: st.DataObject, flavour: Flavour) -> None:
-    damaged = bytearray((SENTENCE + "\n" + rows(2, 0, 2)).encode())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(damaged) - 1))
-        damaged[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
-    try:
-        trees = read(bytes(damaged), flavour)
-    except DataError as error:
-        assert "/t.conllu:" in str(error) and "\n" not in str(error)
-    else:
-        assert all(tree_fault(tree.heads) is None for tree in trees)
-
-
 def test_white_space_inside_a_form_becomes_an_underscore() -> None:
     assert read("1\t10 000\u00a0000\t_\tNUM\t_\t_\t0\troot\t_\t_\n")[0].words == ("10_000_000",)
 
@@ -117,23 +99,19 @@ def test_white_space_inside_a_form_becomes_an_underscore() -> None:
     ],
 )
 def test_a_malformed_tree_is_named_by_its_line(text: str, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(f"t.conllu:{message}")):
-        read(text)
+    assert f"t.conllu:{message}" in refusal(read, text)
 
 
 def test_a_conllx_line_has_8_to_10_columns_and_no_multiword_nodes() -> None:
-    with pytest.raises(DataError, match=re.escape(":1: 7 tab-separated columns; a conllx line has 8 to 10")):
-        read("1\ta\t_\tX\tY\t_\t0\n", Flavour.CONLLX)
-    with pytest.raises(DataError, match=re.escape(":2: id '1-2' after 0 words")):
-        read(SENTENCE, Flavour.CONLLX)
+    short = refusal(read, "1\ta\t_\tX\tY\t_\t0\n", Flavour.CONLLX)
+    assert ":1: 7 tab-separated columns; a conllx line has 8 to 10" in short
+    assert ":2: id '1-2' after 0 words" in refusal(read, SENTENCE, Flavour.CONLLX)
 
 
 def test_conllu_is_not_taken_for_conllx() -> None:
     """Universal Dependencies may leave column 5 empty: read as CoNLL-X, no word would have a tag."""
     text = rows(2, 0, 2).replace("Y", "_")
-    with pytest.raises(DataError) as error:
-        read(text, Flavour.CONLLX)
-    assert str(error.value).endswith(
+    assert refusal(read, text, Flavour.CONLLX).endswith(
         "t.conllu: every tag (column 5) is `_`, and column 4 has tags; that is CoNLL-U's way: "
         'data.kind = "conllu" reads it'
     )
@@ -143,7 +121,6 @@ def test_conllu_is_not_taken_for_conllx() -> None:
 
 
 def test_a_treebank_that_is_not_utf8_or_not_given_is_an_error() -> None:
-    with pytest.raises(DataError, match=r"t\.conllu:1: not UTF-8 at byte 3"):
-        read(rows(0).replace("w1", "ü").encode("latin-1"))
-    with pytest.raises(DataError, match="no treebank was given; at least one file is needed"):
-        list(read_conll([], flavour=Flavour.CONLLU))
+    assert "t.conllu:1: not UTF-8 at byte 3" in refusal(read, rows(0).replace("w1", "ü").encode("latin-1"))
+    none = refusal(read_conll, [], flavour=Flavour.CONLLU)
+    assert none == "no treebank was given; at least one file is needed"

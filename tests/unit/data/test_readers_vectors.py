@@ -2,7 +2,6 @@
 
 import gzip
 import lzma
-import re
 import struct
 import tempfile
 import tracemalloc
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argbeam.data.readers.vectors import Vectors, read_vectors
-from argbeam.errors import DataError
+from refusals import refusal
 
 Table = dict[str, list[float]]
 number = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -60,21 +59,6 @@ def test_the_vectors_written_are_the_vectors_read(table: Table, data: st.DataObj
         assert vectors.vectors_FD[row].tolist() == table[asked_word]
 
 
-@given(st.data(), st.sampled_from(["v.vec", "v.bin", "v.bin.xz"]))
-def test_any_damage_is_read_or_is_a_data_error(data: st.DataObject, name: str) -> None:
-    table = {"a": [0.5, -1.0], "ü": [2.0, 3.0], "word": [1e-3, 7.0]}
-    damaged = bytearray(as_binary(table) if "bin" in name else as_text(table))
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(damaged) - 1))
-        damaged[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
-    try:
-        vectors = read(bytes(damaged), ["a", "ü", "word"], 2, name)
-    except DataError as error:
-        assert "\n" not in str(error)
-    else:
-        assert vectors.vectors_FD.isfinite().all()
-
-
 def test_the_first_of_two_vectors_of_a_word_counts() -> None:
     assert read(b"2 1\na 1\na 2\n", ["a"], 1).vectors_FD.tolist() == [[1.0]]
 
@@ -116,8 +100,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_malformed_text_file_is_named_by_its_line(data: bytes, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(f"v.vec{message}")):
-        read(data, ["a"], 2)
+    assert f"v.vec{message}" in refusal(read, data, ["a"], 2)
 
 
 TWO = as_binary({"a": [1.0, 2.0], "b": [3.0, 4.0]})
@@ -138,5 +121,4 @@ TWO = as_binary({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     ],
 )
 def test_a_malformed_binary_file_is_named_by_its_vector(data: bytes, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(f"v.bin{message}")):
-        read(data, ["a"], 2, "v.bin")
+    assert f"v.bin{message}" in refusal(read, data, ["a"], 2, "v.bin")

@@ -7,16 +7,14 @@ import pytest
 
 from argbeam.data.vocabulary import SPECIALS, UNK
 from argbeam.decoding.batch_decoder import item_of
-from argbeam.errors import DataError
 from argbeam.search.successors import ShiftReduce, Unconstrained
 from argbeam.settings import Recipe
-from argbeam.tasks import TASKS
 from argbeam.tasks.parsing import Parsing
 from argbeam.tasks.transitions import is_action
-from generated_files import write_files
-from small_runs import file_data, small_recipe
+from generated_files import conll_text
+from refusals import refusal
+from small_runs import small_recipe
 
-GENERATED = {"kind": "generated", "types": 200, "seed": 5, "train": 8, "dev": 4, "test": 3}
 # Word, tag, head, label.
 Rows = list[tuple[str, str, int, str]]
 BIRDS: Rows = [("small", "ADJ", 2, "amod"), ("birds", "NOUN", 3, "nsubj"), ("sing", "VERB", 0, "root")]
@@ -26,15 +24,9 @@ ALONE: Rows = [("birds", "NOUN", 0, "root")]
 CROSSED: Rows = [("a", "X", 3, "dep"), ("b", "X", 4, "odd"), ("c", "X", 0, "root"), ("d", "X", 3, "dep")]
 
 
-def conll(*sentences: Rows, second_tag: bool = False) -> str:
-    blocks = []
-    for rows in sentences:
-        lines = [
-            f"{i}\t{word}\t_\t{tag}\t{tag if second_tag else '_'}\t_\t{head}\t{label}\t_\t_\n"
-            for i, (word, tag, head, label) in enumerate(rows, start=1)
-        ]
-        blocks.append("".join(lines) + "\n")
-    return "".join(blocks)
+def task_of(folder: Path, *trees: Rows, settings: tuple[str, ...] = (), dev: Rows | None = None) -> Parsing:
+    """A task of training and dev trees in CoNLL-U."""
+    return Parsing.fit(recipe_of(folder, conll_text(*trees), *settings, dev=conll_text(dev) if dev else ""))
 
 
 def recipe_of(folder: Path, train: str, *overrides: str, dev: str = "", kind: str = "conllu") -> Recipe:
@@ -44,27 +36,9 @@ def recipe_of(folder: Path, train: str, *overrides: str, dev: str = "", kind: st
     return small_recipe(*overrides, task="parsing", data=data)
 
 
-@pytest.mark.parametrize("kind", ["conllu", "conllx"])
-def test_files_of_the_generated_corpus_have_its_items_and_their_gold_actions_score_100(
-    tmp_path: Path, kind: str
-) -> None:
-    write_files(tmp_path, 5, train=8, dev=4, test=3, types=200)
-    generated = Parsing.fit(small_recipe(task="parsing", data=GENERATED))
-    task = Parsing.fit(small_recipe(task="parsing", data=file_data(kind, tmp_path)))
-    assert task.vocabulary == generated.vocabulary
-    for split, size in (("train", 8), ("dev", 4), ("test", 3)):
-        items, others = task.read(split).items, generated.read(split).items
-        assert len(items) == size
-        assert [(i.source, i.surface, i.target) for i in items] == [(i.source, i.surface, i.target) for i in others]
-        # Words and labels that training did not have are unknown; only unknown labels could cost anything.
-        known = [item for item in items if all(w in task.vocabulary for w in item.target if is_action(w))]
-        score = task.score(known, [task.vocabulary.encode(item.target) for item in known])
-        assert (score.value, score.parts) == (100.0, {"uas": 100.0, "las": 100.0})
-
-
 def test_a_tree_is_its_words_and_actions(tmp_path: Path) -> None:
     """The example of the transitions' docstring, as numbers and back."""
-    task = Parsing.fit(recipe_of(tmp_path, conll(BIRDS, SING)))
+    task = task_of(tmp_path, BIRDS, SING)
     birds, sing = task.read("train").items
     assert birds.target == ("small", "birds", "@L_amod", "sing", "@L_nsubj")
     assert sing.target == ("sing", "here", "@R_advmod", ".", "@R_punct")
@@ -77,57 +51,55 @@ def test_a_tree_is_its_words_and_actions(tmp_path: Path) -> None:
 
 
 def test_actions_are_last_in_the_vocabulary(tmp_path: Path) -> None:
-    task = Parsing.fit(recipe_of(tmp_path, conll(BIRDS, SING)))
-    kinds = [is_action(word) for word in task.vocabulary.words]
+    task = task_of(tmp_path, BIRDS, SING)
+    kinds = [is_action(word) for word in task.source.words]
     assert kinds == sorted(kinds)
     labels = ["advmod", "amod", "nsubj", "punct"]  # the root's arc is no action
-    assert list(task.vocabulary.words[-8:]) == [f"@{side}_{label}" for side in "LR" for label in labels]
-    assert task.constraint == ShiftReduce(len(task.vocabulary), 8)
-    assert task.unconstrained == Unconstrained(len(task.vocabulary), end_symbol=False)
-    assert task.source is task.target is task.vocabulary
+    assert list(task.source.words[-8:]) == [f"@{side}_{label}" for side in "LR" for label in labels]
+    assert task.constraint == ShiftReduce(len(task.source), 8)
+    assert task.unconstrained == Unconstrained(len(task.source), end_symbol=False)
+    assert task.source is task.target is task.source
 
 
 def test_unknown_words_are_shifted_and_written_as_they_were(tmp_path: Path) -> None:
     """Only `sing` occurs twice; every word shifts the next word of the source, known or not."""
-    task = Parsing.fit(recipe_of(tmp_path, conll(BIRDS, SING), "text.min_count=2"))
+    task = task_of(tmp_path, BIRDS, SING, settings=("text.min_count=2",))
     birds = task.read("train").items[0]
-    numbers = task.vocabulary.encode(birds.target)
-    sing, amod, nsubj = task.vocabulary.encode(["sing", "@L_amod", "@L_nsubj"])
+    numbers = task.source.encode(birds.target)
+    sing, amod, nsubj = task.source.encode(["sing", "@L_amod", "@L_nsubj"])
     assert numbers == [UNK, UNK, amod, sing, nsubj]
     assert task.text(birds, numbers) == "small/2/amod birds/3/nsubj sing/0/root"
 
 
 def test_digits_are_folded_for_the_model_only(tmp_path: Path) -> None:
     rows: Rows = [("1984", "NUM", 2, "nummod"), ("birds", "NOUN", 0, "root")]
-    task = Parsing.fit(recipe_of(tmp_path, conll(rows), "text.fold_digits=true"))
-    assert "####" in task.vocabulary
+    task = task_of(tmp_path, rows, settings=("text.fold_digits=true",))
+    assert "####" in task.source
     item = task.item("2024 birds")
     assert item.source == ("####", "birds")
-    target = task.vocabulary.encode(("####", "birds", "@L_nummod"))
+    target = task.source.encode(("####", "birds", "@L_nummod"))
     assert task.text(item, target) == "2024/2/nummod birds/0/root"
 
 
 def test_a_line_of_conll_u_is_no_sentence(tmp_path: Path) -> None:
     """It would be parsed, columns and all."""
     rows: Rows = [("small", "ADJ", 2, "amod"), ("birds", "NOUN", 0, "root")]
-    task = Parsing.fit(recipe_of(tmp_path, conll(rows)))
-    with pytest.raises(DataError) as error:
-        item_of(task, "1\tbirds\tbird\tNOUN", most=9, where="stdin:3")
-    assert str(error.value) == (
+    task = task_of(tmp_path, rows)
+    assert refusal(item_of, task, "1\tbirds\tbird\tNOUN", most=9, where="stdin:3") == (
         "stdin:3: a tab; a line holds the words of one sentence; `argbeam decode --conll` reads CoNLL-U"
     )
 
 
 def test_a_word_that_looks_like_an_action_is_a_word(tmp_path: Path) -> None:
     rows: Rows = [("@L_amod", "SYM", 2, "amod"), ("birds", "NOUN", 0, "root")]
-    task = Parsing.fit(recipe_of(tmp_path, conll(rows)))
+    task = task_of(tmp_path, rows)
     (item,) = task.read("train").items
     assert item.target == ("@@L_amod", "birds", "@L_amod")
-    assert task.text(item, task.vocabulary.encode(item.target)) == "@L_amod/2/amod birds/0/root"
+    assert task.text(item, task.source.encode(item.target)) == "@L_amod/2/amod birds/0/root"
 
 
 def test_a_sentence_of_one_word_is_its_own_root(tmp_path: Path) -> None:
-    task = Parsing.fit(recipe_of(tmp_path, conll(BIRDS), dev=conll(ALONE)))
+    task = task_of(tmp_path, BIRDS, dev=ALONE)
     (item,) = task.read("dev").items
     example = task.example(item, 0)
     assert (item.target, task.limit(example)) == (("birds",), 1)
@@ -137,26 +109,24 @@ def test_a_sentence_of_one_word_is_its_own_root(tmp_path: Path) -> None:
 
 def test_trees_that_are_not_projective_are_left_out_of_training_and_scored_in_dev(tmp_path: Path) -> None:
     """Against CROSSED, heads 3 3 0 3 have three of four right, and so have the labels."""
-    recipe = recipe_of(tmp_path, conll(BIRDS, CROSSED, SING), dev=conll(CROSSED))
-    task = Parsing.fit(recipe)
+    task = task_of(tmp_path, BIRDS, CROSSED, SING)
     train = task.read("train")
     assert (len(train.items), train.left_out) == (2, {"non-projective": 1})
     assert "@L_odd" not in task.target  # what is left out teaches nothing
-    recipe = recipe_of(tmp_path, conll([("a", "X", 2, "dep"), ("b", "X", 0, "root")]), dev=conll(CROSSED))
-    task = Parsing.fit(recipe)
+    task = task_of(tmp_path, [("a", "X", 2, "dep"), ("b", "X", 0, "root")], dev=CROSSED)
     dev = task.read("dev")
     (item,) = dev.items
     assert (item.target, dev.left_out) == ((), {})
     assert task.example(item, 0).target == ()
     words = ["a", "b", "<unk>", "@L_dep", "@L_dep", "<unk>", "@R_dep"]
-    output = [UNK if w == "<unk>" else task.vocabulary.index[w] for w in words]
+    output = [UNK if w == "<unk>" else task.source.index[w] for w in words]
     assert task.text(item, output) == "a/3/dep b/3/dep c/0/root d/3/dep"
     assert task.score([item], [output]).parts == {"uas": 75.0, "las": 75.0}
 
 
 def test_lengths_are_counted_before_trees_are_looked_at(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, conll(BIRDS, CROSSED, ALONE), "text.min_length=2", "text.max_length=3")
-    assert Parsing.fit(recipe).read("train").left_out == {"too long": 1, "too short": 1}
+    task = task_of(tmp_path, BIRDS, CROSSED, ALONE, settings=("text.min_length=2", "text.max_length=3"))
+    assert task.read("train").left_out == {"too long": 1, "too short": 1}
 
 
 @pytest.mark.parametrize(
@@ -174,10 +144,10 @@ def test_punctuation_counts_or_not_as_the_task_says(
     """`sing here .`: here has the right head and a wrong label, the full stop hangs from here and not from sing.
     Without it two heads of two and one label of two are right; with it two and one of three."""
     rows = [*SING[:2], (".", tag, 1, "punct")]
-    text = conll(rows, BIRDS, second_tag=kind == "conllx")
+    text = conll_text(rows, BIRDS, second_tag=kind == "conllx")
     task = Parsing.fit(recipe_of(tmp_path, text, f"task.punctuation={punctuation}", kind=kind))
     item = task.read("train").items[0]
-    output = task.vocabulary.encode(["sing", "here", ".", "@R_punct", "@R_punct"])
+    output = task.source.encode(["sing", "here", ".", "@R_punct", "@R_punct"])
     score = task.score([item], [output])
     assert score.parts == pytest.approx({"uas": uas, "las": las})
     assert f"punct:{punctuation}" in score.signature
@@ -185,21 +155,14 @@ def test_punctuation_counts_or_not_as_the_task_says(
     assert (counts.uas, counts.las) == pytest.approx((uas, las))
 
 
-def test_a_task_comes_back_from_its_assets() -> None:
-    recipe = small_recipe("task.punctuation=none", "text.max_vocabulary=9", task="parsing", data=GENERATED)
-    task = Parsing.fit(recipe)
-    assert sum(not is_action(word) for word in task.vocabulary.words) == 4 + 9
-    assert TASKS["parsing"].load(recipe, task.assets) == task
-
-
 def test_data_without_a_tree_to_train_on_has_no_item_and_no_action(tmp_path: Path) -> None:
-    task = Parsing.fit(recipe_of(tmp_path, conll(CROSSED)))
-    assert (task.read("train").items, task.vocabulary.words, task.root_label) == ([], SPECIALS, "root")
+    task = task_of(tmp_path, CROSSED)
+    assert (task.read("train").items, task.source.words, task.root_label) == ([], SPECIALS, "root")
 
 
 def test_the_roots_label_is_the_treebanks(tmp_path: Path) -> None:
     """Some treebanks write ROOT: gold actions give all labels right there too, also in a task made of its assets."""
-    trees = conll(BIRDS, SING, second_tag=True).replace("\troot\t", "\tROOT\t")
+    trees = conll_text(BIRDS, SING, second_tag=True).replace("\troot\t", "\tROOT\t")
     recipe = recipe_of(tmp_path, trees, kind="conllx")
     task = Parsing.fit(recipe)
     items = task.read("dev").items
@@ -213,7 +176,7 @@ def test_a_parse_that_met_a_dead_end_is_scored_as_a_flat_tree(tmp_path: Path) ->
 
     Gold is 2 3 0, so no head is right.
     """
-    task = Parsing.fit(recipe_of(tmp_path, conll(ALONE), dev=conll(BIRDS)))
+    task = task_of(tmp_path, ALONE, dev=BIRDS)
     items = task.read("dev").items
     assert task.text(items[0], (UNK, UNK, UNK)) == "small/0/root birds/1/dep sing/1/dep"
     assert task.score(items, [(UNK, UNK, UNK)]).parts == {"uas": 0.0, "las": 0.0}

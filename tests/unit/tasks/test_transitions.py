@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argbeam.data.readers.conll import tree_fault
-from argbeam.errors import DataError
 from argbeam.tasks.transitions import Arcs, actions_of_tree, escape_word, is_action, is_projective, tree_of_actions
+from refusals import refusal
 
 LABELS = st.sampled_from(["nsubj", "nsubj:pass", "obj", "obl:tmod", "det", "@L_odd"])
 
@@ -154,9 +154,7 @@ def test_words_that_do_not_look_like_actions_stay_as_they_are() -> None:
     ],
 )
 def test_a_tree_without_actions_is_refused_with_its_fault(words: list[str], heads: list[int], message: str) -> None:
-    with pytest.raises(DataError) as error:
-        actions_of_tree(words, heads, ["x"] * len(words))
-    assert str(error.value) == message
+    assert refusal(actions_of_tree, words, heads, ["x"] * len(words)) == message
 
 
 @pytest.mark.parametrize(
@@ -169,6 +167,4 @@ def test_a_tree_without_actions_is_refused_with_its_fault(words: list[str], head
     ],
 )
 def test_symbols_that_build_no_tree_are_refused_with_their_fault(symbols: str, message: str) -> None:
-    with pytest.raises(DataError) as error:
-        tree_of_actions(symbols.split(), 2)
-    assert str(error.value) == message
+    assert refusal(tree_of_actions, symbols.split(), 2) == message

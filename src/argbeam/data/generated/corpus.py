@@ -34,15 +34,6 @@ class GeneratedSentence:
     translation: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """Three lists without a common sentence."""
-
-    train: list[GeneratedSentence]
-    dev: list[GeneratedSentence]
-    test: list[GeneratedSentence]
-
-
 def sentences(*, seed: int, start: int = 0, types: int = DEFAULT_TYPES) -> Iterator[GeneratedSentence]:
     """The endless corpus of a seed, from sentence `start` on, with a lexicon of `types` word forms."""
     vocabulary = lexicon(types)
@@ -55,13 +46,8 @@ def sentences(*, seed: int, start: int = 0, types: int = DEFAULT_TYPES) -> Itera
             tree = first_language(meaning)
             if SHORTEST <= len(tree.words) <= LONGEST:
                 break
-        yield GeneratedSentence(
-            words=tuple(tree.words),
-            tags=tuple(tree.tags),
-            heads=tuple(tree.heads),
-            labels=tuple(tree.labels),
-            translation=tuple(second_language(meaning)),
-        )
+        columns = (tuple(tree.words), tuple(tree.tags), tuple(tree.heads), tuple(tree.labels))
+        yield GeneratedSentence(*columns, translation=tuple(second_language(meaning)))
 
 
 def split_of(sentence: GeneratedSentence) -> str:
@@ -70,8 +56,10 @@ def split_of(sentence: GeneratedSentence) -> str:
     return next(split for split, tenths in SPLIT_TENTHS.items() if tenth in tenths)
 
 
-def splits(seed: int, *, train: int, dev: int, test: int, types: int = DEFAULT_TYPES) -> Splits:
-    """The first `train`, `dev` and `test` sentences of each split of the corpus of a seed."""
+def splits(
+    seed: int, *, train: int, dev: int, test: int, types: int = DEFAULT_TYPES
+) -> dict[str, list[GeneratedSentence]]:
+    """The first `train`, `dev` and `test` sentences of the corpus of a seed, by split; no sentence is in two."""
     sizes = {"train": train, "dev": dev, "test": test}
     for split, size in sizes.items():
         _at_least_zero(split, size)
@@ -82,7 +70,7 @@ def splits(seed: int, *, train: int, dev: int, test: int, types: int = DEFAULT_T
         split = split_of(sentence)
         if len(parts[split]) < sizes[split]:
             parts[split].append(sentence)
-    return Splits(**parts)
+    return parts
 
 
 def _at_least_zero(name: str, value: int) -> None:

@@ -1,9 +1,8 @@
 """The grammar of the generated corpus: draws what a sentence says, before either language puts it into words.
 
-A `Plan` holds clauses and noun phrases with their agreement already decided. Probabilities are set so
-that sentences have about 11 words, and so that the likely next word often spoils the rest: a preposition
-spent on a noun is missing at the verb that needs it, a determiner spent on the wrong noun leaves one
-that agrees with nothing.
+Probabilities are set so that sentences have about 11 words, and so that the likely next word often spoils the rest: a
+preposition spent on a noun is missing at the verb that needs it, a determiner spent on the wrong noun leaves one that
+agrees with nothing.
 """
 
 from collections.abc import Callable
@@ -126,19 +125,9 @@ def _clause(words: Lexicon, draw: Draw, depth: int, gap: Gap = Gap.NONE, head: N
     complement = _clause(words, draw, depth + 1) if verb.frame is Frame.CLAUSAL else None
     time = words.time_adverbs.pick(draw()) if depth == 0 and draw() < 0.25 else None
     manner = words.manner_adverbs.pick(draw()) if draw() < 0.14 else None
-    return Clause(
-        verb=verb,
-        agreement=agreement,
-        gap=gap,
-        subject=subject,
-        object=target,
-        oblique=oblique,
-        complement=complement,
-        time=time,
-        time_first=time is not None and draw() < 0.6,
-        manner=manner,
-        synonym=draw() < 0.3,
-    )
+    time_first = time is not None and draw() < 0.6
+    synonym = draw() < 0.3
+    return Clause(verb, agreement, gap, subject, target, oblique, complement, time, time_first, manner, synonym)
 
 
 def _frame(draw: Draw, depth: int, gap: Gap) -> Frame:
@@ -179,13 +168,9 @@ def _bare_phrase(words: Lexicon, draw: Draw, group: int) -> NounPhrase:
     determiner = Determiner.DEFINITE
     if uniform < 0.5:
         determiner = Determiner.INDEFINITE if uniform < 0.3 else Determiner.DEMONSTRATIVE
-    adjectives: tuple[Adjective, ...] = ()
     uniform = draw()
-    if uniform < 0.3:
-        adjectives = (_adjective(words, draw, group),)
-        if uniform < 0.05:
-            other = _adjective(words, draw, group)
-            adjectives += (other,) if other is not adjectives[0] else ()
+    count = 2 if uniform < 0.05 else int(uniform < 0.3)
+    adjectives = tuple(dict.fromkeys(_adjective(words, draw, group) for _ in range(count)))
     return NounPhrase(noun, agreement, determiner, adjectives)
 
 

@@ -1,30 +1,17 @@
 """Puts a plan into words: the first language with its dependency tree, the second as the translation.
 
-First language: adjectives before nouns, the verb after its subject (before it in questions), a verb's
-particle after its object, agreement on determiners, adjectives, relative pronouns and verbs. Second
-language: adjectives and demonstratives after nouns, the verb last in subordinate clauses, case endings,
-postpositions; definite determiners and the subject pronouns of main clauses are dropped, plural and
-topic particles put in.
+First language: adjectives before nouns, the verb after its subject (before it in questions), a verb's particle after
+its object, agreement on determiners, adjectives, relative pronouns and verbs. Second language: adjectives and
+demonstratives after nouns, the verb last in subordinate clauses, case endings, postpositions; definite determiners and
+the subject pronouns of main clauses are dropped, plural and topic particles put in.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from argbeam.data.generated import lexicon
 from argbeam.data.generated.grammar import Clause, Determiner, Gap, NounPhrase, Plan, PrepositionalPhrase
-from argbeam.data.generated.lexicon import (
-    COMPLEMENTISERS,
-    CONJUNCTIONS,
-    DEFINITE,
-    DEMONSTRATIVE,
-    INDEFINITE,
-    OBJECT_PRONOUN,
-    PARTICLES,
-    PREPOSITIONS,
-    PUNCTUATION,
-    RELATIVE,
-    SUBJECT_PRONOUN,
-    Frame,
-    Senses,
-)
+from argbeam.data.generated.lexicon import PUNCTUATION, Adverb, Frame, Senses
 
 
 @dataclass(slots=True)
@@ -55,7 +42,7 @@ def first_language(plan: Plan) -> TreeBuilder:
     tree = TreeBuilder()
     root = _clause(tree, plan.clause, "root", [], question=plan.question)
     if plan.second is not None:
-        conjunction = tree.put(CONJUNCTIONS[plan.conjunction], "CCONJ", "cc")
+        conjunction = tree.put(lexicon.CONJUNCTIONS[plan.conjunction], "CCONJ", "cc")
         tree.attach([_clause(tree, plan.second, "conj", [conjunction])], root)
     tree.put(PUNCTUATION[plan.question], "PUNCT", "punct", root)
     return tree
@@ -63,63 +50,63 @@ def first_language(plan: Plan) -> TreeBuilder:
 
 def _clause(tree: TreeBuilder, clause: Clause, label: str, before: list[int], *, question: bool = False) -> int:
     """Add a clause and return its verb's position; `before`: words already put that depend on the verb."""
-    before = list(before)
-    if clause.time is not None and clause.time_first:
-        before.append(tree.put(clause.time.form, "ADV", "advmod"))
-    if clause.subject is not None and not question:
-        before.append(_noun_phrase(tree, clause.subject, "nsubj"))
+    first, last = (clause.time, None) if clause.time_first else (None, clause.time)
+    before = [*before, *_adverb(tree, first)]
+    if not question:
+        before += _noun_phrase(tree, clause.subject, "nsubj")
     verb = tree.put(clause.verb.forms[clause.agreement], "VERB", label)
     tree.attach(before, verb)
-    after: list[int] = []
-    if clause.subject is not None and question:
-        after.append(_noun_phrase(tree, clause.subject, "nsubj"))
-    if clause.manner is not None:
-        after.append(tree.put(clause.manner.form, "ADV", "advmod"))
-    if clause.object is not None:
-        after.append(_noun_phrase(tree, clause.object, "obj"))
+    after = _noun_phrase(tree, clause.subject, "nsubj") if question else []
+    after += _adverb(tree, clause.manner)
+    after += _noun_phrase(tree, clause.object, "obj")
     if clause.verb.frame is Frame.PARTICLE:
-        after.append(tree.put(PARTICLES[clause.verb.function], "ADP", "compound"))
-    if clause.oblique is not None:
-        after.append(_prepositional_phrase(tree, clause.oblique, "obl"))
-    if clause.time is not None and not clause.time_first:
-        after.append(tree.put(clause.time.form, "ADV", "advmod"))
+        after.append(tree.put(lexicon.PARTICLES[clause.verb.function], "ADP", "compound"))
+    after += _prepositional_phrase(tree, clause.oblique, "obl")
+    after += _adverb(tree, last)
     if clause.complement is not None:
-        mark = tree.put(COMPLEMENTISERS[clause.verb.function], "SCONJ", "mark")
+        mark = tree.put(lexicon.COMPLEMENTISERS[clause.verb.function], "SCONJ", "mark")
         after.append(_clause(tree, clause.complement, "ccomp", [mark]))
     tree.attach(after, verb)
     return verb
 
 
-def _noun_phrase(tree: TreeBuilder, phrase: NounPhrase, label: str, before: list[int] | None = None) -> int:
-    """Add a noun phrase and return its head's position; `before`: words already put that depend on it."""
-    agreement = phrase.agreement
+def _adverb(tree: TreeBuilder, adverb: Adverb | None) -> list[int]:
+    return [] if adverb is None else [tree.put(adverb.form, "ADV", "advmod")]
+
+
+def _noun_phrase(tree: TreeBuilder, phrase: NounPhrase | None, label: str, before: Sequence[int] = ()) -> list[int]:
+    """Add a noun phrase, if any, and return its head's position; `before`: words already put that depend on it."""
+    if phrase is None:
+        return []
+    agreement, before = phrase.agreement, list(before)
     if phrase.noun is None:
-        return tree.put((SUBJECT_PRONOUN if label == "nsubj" else OBJECT_PRONOUN)[agreement], "PRON", label)
-    before = list(before or ())
+        pronoun = lexicon.SUBJECT_PRONOUN if label == "nsubj" else lexicon.OBJECT_PRONOUN
+        return [tree.put(pronoun[agreement], "PRON", label)]
     plural = agreement % 2
     if phrase.determiner is Determiner.DEFINITE:
-        before.append(tree.put(DEFINITE[agreement], "DET", "det"))
+        before.append(tree.put(lexicon.DEFINITE[agreement], "DET", "det"))
     elif phrase.determiner is Determiner.DEMONSTRATIVE:
-        before.append(tree.put(DEMONSTRATIVE[agreement], "DET", "det"))
+        before.append(tree.put(lexicon.DEMONSTRATIVE[agreement], "DET", "det"))
     elif not plural:
-        before.append(tree.put(INDEFINITE[agreement // 2], "DET", "det"))
+        before.append(tree.put(lexicon.INDEFINITE[agreement // 2], "DET", "det"))
     before += [tree.put(adjective.forms[agreement], "ADJ", "amod") for adjective in phrase.adjectives]
     head = tree.put(phrase.noun.forms[plural], "NOUN", label)
     tree.attach(before, head)
-    if phrase.modifier is not None:
-        tree.attach([_prepositional_phrase(tree, phrase.modifier, "nmod")], head)
+    tree.attach(_prepositional_phrase(tree, phrase.modifier, "nmod"), head)
     if phrase.relative is not None:
         role = "nsubj" if phrase.relative.gap is Gap.SUBJECT else "obj"
-        pronoun = tree.put(RELATIVE[agreement], "PRON", role)
-        tree.attach([_clause(tree, phrase.relative, "acl", [pronoun])], head)
+        relative = tree.put(lexicon.RELATIVE[agreement], "PRON", role)
+        tree.attach([_clause(tree, phrase.relative, "acl", [relative])], head)
     if phrase.second is not None:
-        conjunction = tree.put(CONJUNCTIONS[phrase.conjunction], "CCONJ", "cc")
-        tree.attach([_noun_phrase(tree, phrase.second, "conj", [conjunction])], head)
-    return head
+        conjunction = tree.put(lexicon.CONJUNCTIONS[phrase.conjunction], "CCONJ", "cc")
+        tree.attach(_noun_phrase(tree, phrase.second, "conj", [conjunction]), head)
+    return [head]
 
 
-def _prepositional_phrase(tree: TreeBuilder, phrase: PrepositionalPhrase, label: str) -> int:
-    case = tree.put(PREPOSITIONS[phrase.preposition], "ADP", "case")
+def _prepositional_phrase(tree: TreeBuilder, phrase: PrepositionalPhrase | None, label: str) -> list[int]:
+    if phrase is None:
+        return []
+    case = tree.put(lexicon.PREPOSITIONS[phrase.preposition], "ADP", "case")
     return _noun_phrase(tree, phrase.phrase, label, [case])
 
 
@@ -149,21 +136,17 @@ def second_language(plan: Plan) -> list[str]:
 
 def _translate_clause(out: list[str], clause: Clause, *, main: bool) -> None:
     """Main: subject verb object oblique particle. Subordinate: subject object oblique particle verb."""
-    if clause.time is not None and clause.time_first:
-        out += _sense(clause.time.senses, other=clause.synonym)
+    first, last = (clause.time, None) if clause.time_first else (None, clause.time)
+    out += _translated_adverb(first, clause)
     # The language drops subject pronouns where the verb stands second.
-    if clause.subject is not None and not (main and clause.subject.noun is None):
+    if not (main and clause.subject is not None and clause.subject.noun is None):
         _translate_noun_phrase(out, clause.subject, _SUBJECT)
     if main:
         out += _verb(clause)
-    if clause.manner is not None:
-        out += _sense(clause.manner.senses, other=clause.synonym)
-    if clause.object is not None:
-        _translate_noun_phrase(out, clause.object, _OBJECT)
-    if clause.oblique is not None:
-        _translate_prepositional_phrase(out, clause.oblique)
-    if clause.time is not None and not clause.time_first:
-        out += _sense(clause.time.senses, other=clause.synonym)
+    out += _translated_adverb(clause.manner, clause)
+    _translate_noun_phrase(out, clause.object, _OBJECT)
+    _translate_prepositional_phrase(out, clause.oblique)
+    out += _translated_adverb(last, clause)
     if clause.verb.frame is Frame.PARTICLE:
         out.append(_PARTICLES[clause.verb.function])
     if not main:
@@ -173,14 +156,19 @@ def _translate_clause(out: list[str], clause: Clause, *, main: bool) -> None:
         _translate_clause(out, clause.complement, main=False)
 
 
-def _translate_noun_phrase(out: list[str], phrase: NounPhrase, case: str) -> None:
-    plural = phrase.agreement % 2
-    if phrase.noun is None:
-        out += [_PLURAL, _PRONOUN + case] if plural else [_PRONOUN + case]
+def _translated_adverb(adverb: Adverb | None, clause: Clause) -> tuple[str, ...]:
+    return () if adverb is None else _sense(adverb.senses, other=clause.synonym)
+
+
+def _translate_noun_phrase(out: list[str], phrase: NounPhrase | None, case: str) -> None:
+    if phrase is None:
         return
-    if plural:
+    if phrase.agreement % 2:
         out.append(_PLURAL)
-    elif phrase.determiner is Determiner.INDEFINITE:
+    if phrase.noun is None:
+        out.append(_PRONOUN + case)
+        return
+    if phrase.determiner is Determiner.INDEFINITE and not phrase.agreement % 2:
         out.append(_INDEFINITE)
     *first, last = _sense(phrase.noun.senses, other=case == _OBJECT)
     out += [*first, last + case]
@@ -188,8 +176,7 @@ def _translate_noun_phrase(out: list[str], phrase: NounPhrase, case: str) -> Non
         out += _sense(adjective.senses, other=adjective.group != phrase.noun.group)
     if phrase.determiner is Determiner.DEMONSTRATIVE:
         out.append(_DEMONSTRATIVE)
-    if phrase.modifier is not None:
-        _translate_prepositional_phrase(out, phrase.modifier)
+    _translate_prepositional_phrase(out, phrase.modifier)
     if phrase.relative is not None:
         out.append(_RELATIVE_SUBJECT if phrase.relative.gap is Gap.SUBJECT else _RELATIVE_OBJECT)
         _translate_clause(out, phrase.relative, main=False)
@@ -202,7 +189,9 @@ def _translate_noun_phrase(out: list[str], phrase: NounPhrase, case: str) -> Non
         out.append(_TOPIC)
 
 
-def _translate_prepositional_phrase(out: list[str], phrase: PrepositionalPhrase) -> None:
+def _translate_prepositional_phrase(out: list[str], phrase: PrepositionalPhrase | None) -> None:
+    if phrase is None:
+        return
     _translate_noun_phrase(out, phrase.phrase, _OBLIQUE)
     if _POSTPOSITIONS[phrase.preposition]:
         out.append(_POSTPOSITIONS[phrase.preposition])

@@ -1,9 +1,8 @@
 """The invented words of the generated corpus: forms, Zipf ranks, verb frames, and their translations.
 
-Words are built from syllables by rule, the same for every seed. An open word of the first language is a
-stem and an ending; the endings of determiners, adjectives, nouns and verbs agree (`kela` is singular of
-gender a, `keloi` plural of gender o). Closed words start with a vowel or y, stems with another
-consonant, so the two never meet.
+Words are built from syllables by rule, the same for every seed. An open word of the first language is a stem and an
+ending; endings agree (`kela` is singular of gender a, `keloi` plural of gender o). Closed words start with a vowel or
+y, stems with another consonant: the two never meet.
 """
 
 from bisect import bisect
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import gcd
 from typing import Generic, TypeVar
 from zlib import crc32
@@ -126,7 +125,10 @@ def lexicon(types: int) -> Lexicon:
     adverbs = open_types - 2 * nouns - 4 * adjectives - 4 * verbs
     stems, second = _stems(_FIRST_SYLLABLES), _stems(_SECOND_SYLLABLES)
     noun_list = [_noun(rank, next(stems), second) for rank in range(nouns)]
-    adjective_list = [_adjective(rank, next(stems), second) for rank in range(adjectives)]
+    adjective_list = [
+        Adjective(tuple(stem + ending for ending in ENDINGS), rank % GROUPS, _senses("adjective", rank, second))
+        for rank, stem in zip(range(adjectives), stems, strict=False)
+    ]
     verb_list = [_verb(rank, next(stems), second) for rank in range(verbs)]
     adverb_list = [Adverb(next(stems) + "ul", _senses("adverb", rank, second)) for rank in range(adverbs)]
     return Lexicon(
@@ -140,10 +142,7 @@ def lexicon(types: int) -> Lexicon:
 
 
 _FIRST_SYLLABLES = (tuple("bdfgklmnprstvz"), tuple("aeiou"))
-_SECOND_SYLLABLES = (
-    ("b", "d", "g", "j", "k", "kr", "m", "n", "pl", "sh", "sk", "t", "tr", "z"),
-    ("e", "i", "u"),
-)
+_SECOND_SYLLABLES = (("b", "d", "g", "j", "k", "kr", "m", "n", "pl", "sh", "sk", "t", "tr", "z"), tuple("eiu"))
 
 # One period gives every frame in its share; ranks go round, so each frame has frequent and rare verbs.
 _FRAMES = (
@@ -163,11 +162,6 @@ def _noun(rank: int, stem: str, second: Iterator[str]) -> Noun:
     return Noun(forms, gender, rank % GROUPS, _senses("noun", rank, second))
 
 
-def _adjective(rank: int, stem: str, second: Iterator[str]) -> Adjective:
-    forms = tuple(stem + ending for ending in ENDINGS)
-    return Adjective(forms, rank % GROUPS, _senses("adjective", rank, second))
-
-
 def _verb(rank: int, stem: str, second: Iterator[str]) -> Verb:
     forms = tuple(stem + ending + "t" for ending in ENDINGS)
     frame = _FRAMES[rank % len(_FRAMES)]
@@ -179,11 +173,8 @@ def _verb(rank: int, stem: str, second: Iterator[str]) -> Verb:
 def _senses(kind: str, rank: int, second: Iterator[str]) -> Senses:
     """One translation, or two for one word in five; one translation in six is a phrase of two words."""
     count = 2 if _draw(f"{kind} senses", rank, 5) == 0 else 1
-    senses: list[tuple[str, ...]] = []
-    for sense in range(count):
-        phrase = _draw(f"{kind} phrase {sense}", rank, 6) == 0
-        senses.append((next(second), next(second)) if phrase else (next(second),))
-    return tuple(senses)
+    lengths = [2 if _draw(f"{kind} phrase {sense}", rank, 6) == 0 else 1 for sense in range(count)]
+    return tuple(tuple(islice(second, length)) for length in lengths)
 
 
 def _stems(syllables: tuple[tuple[str, ...], tuple[str, ...]]) -> Iterator[str]:
@@ -206,8 +197,7 @@ def _stems_of(length: int, syllables: tuple[tuple[str, ...], tuple[str, ...]]) -
     # A stride prime to the total visits every stem once, far apart in spelling from its neighbours.
     stride = next(step for step in range(total * 5 // 13 | 1, 2 * total, 2) if gcd(step, total) == 1)
     for count in range(total):
-        code = count * stride % total
-        code, coda = divmod(code, len(codas))
+        code, coda = divmod(count * stride % total, len(codas))
         stem = ""
         for _ in range(length):
             code, onset = divmod(code, len(onsets))

@@ -24,15 +24,13 @@ class Flavour(Enum):
 class Tree:
     """A sentence and its dependency tree. `heads[i]` is the head of word i+1; 0 is the root.
 
-    `heads = (2, 0, 2)` when words 1 and 3 hang from word 2. `line` is the line of the first word.
+    `heads = (2, 0, 2)` when words 1 and 3 hang from word 2.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     heads: tuple[int, ...]
     labels: tuple[str, ...]
-    path: Path
-    line: int
 
 
 def read_conll(paths: Sequence[Path], *, flavour: Flavour) -> Iterator[Tree]:
@@ -133,21 +131,19 @@ def word_fields(text: str, path: Path, line: int, flavour: Flavour, *, before: i
 
 def form_of(fields: Sequence[str], path: Path, line: int) -> str:
     """The word. White space inside it (`10 000`) becomes `_`: spaces separate words in every other file."""
-    form = "_".join(fields[1].split())
-    _need_a_value("form", form, path, line)
-    return form
+    return _value("form", "_".join(fields[1].split()), path, line)
 
 
-def _need_a_value(name: str, field: str, path: Path, line: int) -> None:
-    if not field:
+def _value(name: str, field: str, path: Path, line: int) -> str:
+    if not field.strip():
         raise DataError(f"{path}:{line}: the {name} is empty; `_` stands for none")
+    return field.strip()
 
 
 def _word_line(fields: list[str], path: Path, line: int, flavour: Flavour) -> _WordLine:
-    form, tag = form_of(fields, path, line), fields[_TAG_COLUMN[flavour]].strip()
-    head, label = fields[6], fields[7].strip()
-    _need_a_value("tag", tag, path, line)
-    _need_a_value("label", label, path, line)
+    form, head = form_of(fields, path, line), fields[6]
+    tag = _value("tag", fields[_TAG_COLUMN[flavour]], path, line)
+    label = _value("label", fields[7], path, line)
     if len(label.split()) > 1:
         raise DataError(f"{path}:{line}: label {label!r} holds white space; a label is one word")
     if not _NUMBER.fullmatch(head):
@@ -160,7 +156,7 @@ def _tree(words: list[_WordLine], path: Path) -> Tree:
     fault = tree_fault(heads)
     if fault is not None:
         raise DataError(f"{path}:{lines[fault.word - 1]}: {fault.text}")
-    return Tree(forms, tags, heads, labels, path, lines[0])
+    return Tree(forms, tags, heads, labels)
 
 
 def _cycle(heads: Sequence[int]) -> list[int]:

@@ -44,7 +44,7 @@ def read_talks(folder: Path) -> list[TextPair]:
     source, target = (_find(folder, f"{_TRAIN}.{side}") for side in (SOURCE, TARGET))
     sources, targets = list(_sentences(source)), list(_sentences(target))
     _need_as_many(source, len(sources), target, len(targets))
-    return [TextPair(text, other, source, line) for (line, text), (_, other) in zip(sources, targets, strict=True)]
+    return [TextPair(*texts) for texts in zip(sources, targets, strict=True)]
 
 
 def read_sets(folder: Path) -> list[TextPair]:
@@ -57,14 +57,12 @@ def read_sets(folder: Path) -> list[TextPair]:
         for (line, number, text), (other_line, other, translation) in zip(sources, targets, strict=True):
             if number != other:
                 raise DataError(f"{target}:{other_line}: segment {other} stands where {source}:{line} has {number}")
-            pairs.append(TextPair(text, translation, source, line))
+            pairs.append(TextPair(text, translation))
     return pairs
 
 
-def _sentences(path: Path) -> Iterator[tuple[int, str]]:
-    for line, text in open_lines(path):
-        if not _ABOUT.match(text):
-            yield line, _TAGS.sub("", text).strip()
+def _sentences(path: Path) -> Iterator[str]:
+    return (_TAGS.sub("", text).strip() for _, text in open_lines(path) if not _ABOUT.match(text))
 
 
 def _segments(path: Path) -> Iterator[tuple[int, str, str]]:

@@ -1,4 +1,4 @@
-"""Text files, plain or compressed: lines, sentences and sentence pairs, each with its place. One line is in memory."""
+"""Text files, plain or compressed: lines, sentences and sentence pairs. One line is in memory."""
 
 import gzip
 import lzma
@@ -18,22 +18,11 @@ COMPRESSIONS = ("", ".gz", ".xz")
 
 
 @dataclass(frozen=True)
-class TextLine:
-    """One sentence as its file has it, before tokenisation."""
-
-    text: str
-    path: Path
-    line: int
-
-
-@dataclass(frozen=True)
 class TextPair:
-    """A sentence and its translation. `path` and `line` are those of the source side."""
+    """A sentence and its translation as their files have them, before tokenisation."""
 
     source: str
     target: str
-    path: Path
-    line: int
 
 
 def unpacked(path: Path) -> Path:
@@ -41,14 +30,11 @@ def unpacked(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in COMPRESSIONS[1:] else path
 
 
-def read_text(paths: Sequence[Path]) -> Iterator[TextLine]:
-    """Read one sentence a line. A line without a word is an error: it would be an empty sequence.
-
-    Words are what `str.split()` gives: every Unicode space separates them, U+00A0 and U+202F among them.
-    """
+def read_text(paths: Sequence[Path]) -> Iterator[str]:
+    """Read one sentence a line. A line without a word is an error; every Unicode space separates words."""
     for path, line, text in _lines(paths):
         _need_a_word(text, path, line)
-        yield TextLine(text, path, line)
+        yield text
 
 
 def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> Iterator[TextPair]:
@@ -62,14 +48,11 @@ def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: in
                     f"tab-separated columns run from 0 to {len(fields) - 1}"
                 )
             _need_a_word(fields[column], path, line, f"column {column} is empty")
-        yield TextPair(fields[source_column], fields[target_column], path, line)
+        yield TextPair(fields[source_column], fields[target_column])
 
 
 def read_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> Iterator[TextPair]:
-    """Read files in step: line i of a target file translates line i of its source file.
-
-    Unequal numbers of lines are an error at the end of the longer file.
-    """
+    """Read files in step: line i of a target file translates line i of its source file."""
     _need_a_file(source_paths)
     if len(source_paths) != len(target_paths):
         raise DataError(
@@ -153,10 +136,9 @@ def _pairs_in_step(source_path: Path, target_path: Path) -> Iterator[TextPair]:
             target_count += target is not None
             if source is None or target is None:
                 continue  # the longer file is read to its end, so that both counts can be named
-            line = source[0]
-            _need_a_word(source[1], source_path, line)
-            _need_a_word(target[1], target_path, line)
-            yield TextPair(source[1], target[1], source_path, line)
+            _need_a_word(source[1], source_path, source[0])
+            _need_a_word(target[1], target_path, target[0])
+            yield TextPair(source[1], target[1])
     _need_a_line(source_path, source_count)
     _need_a_line(target_path, target_count)
     if source_count != target_count:
