@@ -25,7 +25,7 @@ from argbeam.cli import app as cli
 from argbeam.cli.decode_lines import DecodeRequest, decode_stream
 from argbeam.data.batches import make_batch
 from argbeam.data.readers.conll import Flavour, read_conll, tree_fault
-from argbeam.data.readers.text import read_parallel, read_text, read_tsv
+from argbeam.data.readers.text import TextPair, read_parallel, read_text, read_tsv
 from argbeam.data.readers.vectors import read_vectors
 from argbeam.errors import ArgbeamError
 from argbeam.reports.report import read_runs, write_report
@@ -117,23 +117,22 @@ def all_or_none(accepted: int, kind: str) -> str:
     return "" if drawn // 50 < accepted < drawn * 49 // 50 else f"{kind}: {accepted} accepted of {drawn}"
 
 
-def test_damaged_text_is_read_line_by_line_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.txt"
+@pytest.mark.parametrize(
+    ("kind", "ending", "read", "expected"),
+    [
+        ("text", "txt", read_text, lambda line: line),
+        ("tsv", "tsv", read_tsv, lambda line: TextPair(*line.split("\t")[:2])),
+    ],
+)
+def test_damaged_text_and_columns_are_read_line_by_line_or_refused(
+    tmp_path: Path, kind: str, ending: str, read: Callable[..., Any], expected: Callable[[str], Any]
+) -> None:
+    path = tmp_path / f"t.{ending}"
 
     def check(data: bytes) -> None:
-        assert list(read_text([path])) == plain_lines(data)
+        assert list(read([path])) == [expected(line) for line in plain_lines(data)]
 
-    read_or_refused("text", path, FILES["txt"], check)
-
-
-def test_damaged_columns_are_read_line_by_line_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.tsv"
-
-    def check(data: bytes) -> None:
-        pairs = [[pair.source, pair.target] for pair in read_tsv([path])]
-        assert pairs == [line.split("\t")[:2] for line in plain_lines(data)]
-
-    read_or_refused("tsv", path, FILES["tsv"], check)
+    read_or_refused(kind, path, FILES[ending], check)
 
 
 def test_damaged_parallel_files_are_read_in_step_or_refused(tmp_path: Path) -> None:
@@ -410,20 +409,13 @@ def test_the_command_answers_damage_with_one_line_and_exit_code_2(
 
 
 _COMMAND_RECIPE = b"""name = "fuzz"
-[task]
-kind = "parsing"
-[data]
-kind = "conllu"
-train = ["train.conllu"]
-dev = ["dev.conllu"]
-[model]
-hidden = 4
-embedding = 4
+task = { kind = "parsing" }
+data = { kind = "conllu", train = ["train.conllu"], dev = ["dev.conllu"] }
+model = { hidden = 4, embedding = 4 }
+runtime = { device = "cpu" }
 [stages.only]
 epochs = 1
 loss = { kind = "cross_entropy" }
 optimizer = { encoder = 0.05, decoder = 0.05, output = 0.2 }
 keep = "perplexity"
-[runtime]
-device = "cpu"
 """

@@ -53,7 +53,7 @@ def one_minus_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> T
 
 def one_minus_authors_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
     """1 - SB with the authors' own sentence BLEU, whose first segment begins with the start symbol."""
-    return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT, start_symbol=True)
+    return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ def authors_segment_bleu(
     gold_BT: Int[Tensor, "B T"],
     violation_BT: Bool[Tensor, "B T"],
     *,
-    start_symbol: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B T"]:
     """Return the BLEU that the paper's authors' code computes for each violation, and 0 at all other columns.
@@ -45,8 +44,8 @@ def authors_segment_bleu(
     restart on both sides. The exponent is 1/4 for short segments too: absent orders count as precision 1, as in
     exp(1/4 * sum of log p_n over n <= min(4, length)). A segment without a common token is smoothed, not 0.
 
-    The authors' first segment starts with the start symbol on both sides: `start_symbol` counts it. Their last step
-    compares with gold less its last token, a slip not repeated here. Token ids are 0 or more.
+    The first segment starts with the start symbol on both sides. The authors' last step compares with gold less its
+    last token, a slip not repeated here. Token ids are 0 or more.
     """
     B, T = rival_BT.shape
     # Segments that share a token are laid out apart: each violation puts the gold token it restarts from once more
@@ -57,7 +56,6 @@ def authors_segment_bleu(
     # Where nothing restarts, the slot after a token is the next token's: tokens are scattered over the leads.
     leads_BW = blank_BW.scatter(1, slot_BT + 1, gold_BT)
     violation_BW = torch.zeros_like(blank_BW, dtype=torch.bool).scatter(1, slot_BT, violation_BT)
-    violation_BW[:, :1].fill_(not start_symbol)  # a violation in slot 0 cuts it off from the first segment
     correct_BWN, total_BWN = _segment_counts(
         leads_BW.scatter(1, slot_BT, rival_BT), leads_BW.scatter(1, slot_BT, gold_BT), violation_BW
     )

@@ -76,10 +76,7 @@ def hamming(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
 COSTS: list[tuple[Cost, SegmentCost]] = [
     (zero_one, lambda *_: 1.0),
     (lambda *rows: 1 - segment_bleu(*rows, dtype=torch.float64), naive_one_minus_bleu),
-    (
-        lambda *rows: 1 - authors_segment_bleu(*rows, start_symbol=True, dtype=torch.float64),
-        naive_one_minus_authors_bleu,
-    ),
+    (lambda *rows: 1 - authors_segment_bleu(*rows, dtype=torch.float64), naive_one_minus_authors_bleu),
     (hamming, lambda rival, gold, _: float(sum(a != b for a, b in zip(rival, gold, strict=True)))),
 ]
 
