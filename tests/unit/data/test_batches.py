@@ -47,16 +47,6 @@ def test_copy_from_overwrites_in_place() -> None:
         assert getattr(one, field.name).data_ptr() == places[field.name]
 
 
-@given(sizes=lengths, size=st.integers(1, 6), epoch=st.integers(0, 5), by_length=st.booleans())
-@settings(max_examples=60)
-def test_every_example_occurs_once_an_epoch(
-    sizes: list[tuple[int, int]], size: int, epoch: int, by_length: bool
-) -> None:
-    batches = plan_of(sizes, size=size).epoch(epoch, by_length=by_length)
-    assert sorted(number for batch in batches for number in batch) == list(range(len(sizes)))
-    assert sum(len(batch) < size for batch in batches) <= 1
-
-
 @given(sizes=lengths, size=st.integers(1, 6))
 @settings(max_examples=60)
 def test_the_shapes_of_all_epochs_are_the_same(sizes: list[tuple[int, int]], size: int) -> None:
@@ -91,12 +81,9 @@ def test_other_seeds_and_other_epochs_have_other_orders() -> None:
     assert all(one != other for i, one in enumerate(orders) for other in orders[:i])
 
 
-def test_evaluation_starts_with_the_longest_source_and_takes_each_example_once() -> None:
-    examples = examples_of([(2, 1), (5, 1), (3, 1), (4, 1), (1, 1)])
-    assert list(in_order_of_length(examples, size=2)) == [[1, 3], [2, 0], [4]]
-
-
-def test_long_sources_are_decoded_in_smaller_batches() -> None:
+def test_evaluation_starts_with_the_longest_source_and_long_ones_are_in_smaller_batches() -> None:
     """Of 4 sentences a batch, 256 words (twice 128) leave 4 / 2^2 = 1; 128 words and fewer leave all 4."""
+    examples = examples_of([(length, 1) for length in (2, 5, 3, 4, 1)])
+    assert list(in_order_of_length(examples, size=2)) == [[1, 3], [2, 0], [4]]
     examples = [Example((4,) * length, (), i) for i, length in enumerate([128, 256, 3, 3000, 5, 2])]
     assert list(in_order_of_length(examples, size=4)) == [[3], [1], [0, 4, 2, 5]]
