@@ -5,6 +5,7 @@ search, no loss and no task goes in here.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,36 +20,15 @@ from argbeam.settings import recipe as settings
 
 def make_model(model: settings.Model, *, source_vocabulary: int, target_vocabulary: int) -> Network:
     """The model that a recipe asks for, its weights still to be drawn."""
+    sizes: dict[str, Any] = model.model_dump(include={"layers", "hidden", "embedding", "dropout"})
+    sides = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
     match model:
         case settings.LstmModel():
-            return LstmSeq2Seq(
-                source_vocabulary=source_vocabulary,
-                target_vocabulary=target_vocabulary,
-                layers=model.layers,
-                hidden=model.hidden,
-                embedding=model.embedding,
-                dropout=model.dropout,
-                input_feeding=model.input_feeding,
-            )
+            return LstmSeq2Seq(**sides, **sizes, input_feeding=model.input_feeding)
         case settings.LstmLmModel():
-            return LstmLanguageModel(
-                vocabulary=target_vocabulary,
-                layers=model.layers,
-                hidden=model.hidden,
-                embedding=model.embedding,
-                dropout=model.dropout,
-            )
+            return LstmLanguageModel(vocabulary=target_vocabulary, **sizes)
         case settings.ConvModel():
-            return ConvSeq2Seq(
-                source_vocabulary=source_vocabulary,
-                target_vocabulary=target_vocabulary,
-                layers=model.layers,
-                hidden=model.hidden,
-                embedding=model.embedding,
-                dropout=model.dropout,
-                window=model.window,
-                positions=model.positions,
-            )
+            return ConvSeq2Seq(**sides, **sizes, window=model.window, positions=model.positions)
 
 
 def load_weights(model: Network | nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:

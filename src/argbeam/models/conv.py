@@ -53,7 +53,7 @@ class ConvSeq2Seq(EncoderDecoder):
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         attended: Attended = state.sentence["attended"]
         h_NH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
-        context_NE, _ = PlainSteps.attention(h_NH, attended.keys_BSH, attended.memory_BSE, attended.padding_BS)
+        context_NE, _ = PlainSteps.attention(h_NH, attended)
         x_NI = torch.cat([self.decoder.embedding(tokens_N), context_NE.to(h_NH.dtype)], 1)
         return self.decoder.read(state, x_NI[None])[1]
 

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
+from argbeam.models.lstm_decoder import LstmLayers
 from argbeam.models.network import EncoderDecoder
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.passes import Restarts, decoder_pass, lstm_layer, steps_for
@@ -90,15 +91,8 @@ class LstmSeq2Seq(EncoderDecoder):
         return self.decoder.read(state, read_TN, restarted_TB)[0]
 
 
-class Encoder(nn.Module):
+class Encoder(LstmLayers):
     """LSTM layers over a padded batch of sources."""
-
-    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int) -> None:
-        super().__init__()
-        self.layers, self.hidden = layers, hidden
-        self.embedding = nn.Embedding(vocabulary, embedding)
-        self.inputs = nn.ModuleList(nn.Linear(embedding if i == 0 else hidden, 4 * hidden) for i in range(layers))
-        self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
 
     def forward(
         self, source_BS: Int[Tensor, "B S"], length_B: Int[Tensor, " B"], noise: Sequence[Float[Tensor, "B S H"] | None]
@@ -118,16 +112,12 @@ class Encoder(nn.Module):
         return x_BSH, last_h, last_c
 
 
-class AttentionDecoder(nn.Module):
+class AttentionDecoder(LstmLayers):
     """LSTM layers, attention over the memory, and the output vector, which is fed back with the next token."""
 
     def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, input_feeding: bool) -> None:
-        super().__init__()
+        super().__init__(vocabulary, layers, hidden, embedding, context=hidden * input_feeding)
         self.input_feeding = input_feeding
-        self.embedding = nn.Embedding(vocabulary, embedding)
-        first = embedding + hidden * input_feeding
-        self.inputs = nn.ModuleList(nn.Linear(first if i == 0 else hidden, 4 * hidden) for i in range(layers))
-        self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
         self.attention = nn.Linear(hidden, hidden, bias=False)
         self.combine = nn.Linear(2 * hidden, hidden, bias=False)
 
@@ -172,7 +162,7 @@ class AttentionDecoder(nn.Module):
         )
 
     def _state(self, state: State) -> DecoderState:
-        rows, layers = state.hypothesis, range(len(self.inputs))
+        rows, layers = state.hypothesis, range(self.layers)
         return DecoderState([rows[f"h_{i}"] for i in layers], [rows[f"c_{i}"] for i in layers], rows["output"])
 
 

@@ -1,4 +1,4 @@
-"""LSTM layers that start from zeros and read the tokens of an output, each with a context or without."""
+"""Token vectors with LSTM layers, and the decoder that starts from zeros, with a context or without."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,8 @@ from argbeam.models.recurrence.steps import DECODER_SITE, OUTPUT_SITE, Masks
 from argbeam.models.state import State
 
 
-class LstmDecoder(nn.Module):
-    """Token vectors and LSTM layers; the output layer reads the top layer's h. `context` is the width of a context."""
+class LstmLayers(nn.Module):
+    """The weights of token vectors and LSTM layers. `context` is the width of what the first layer reads besides."""
 
     def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, *, context: int = 0) -> None:
         super().__init__()
@@ -23,6 +23,10 @@ class LstmDecoder(nn.Module):
         first = embedding + context
         self.inputs = nn.ModuleList(nn.Linear(first if i == 0 else hidden, 4 * hidden) for i in range(layers))
         self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
+
+
+class LstmDecoder(LstmLayers):
+    """LSTM layers whose top h is the input of the output layer."""
 
     def start(self, batch: Batch, noise: Noise | None, *, dropout: float, shared: Mapping[str, Any]) -> State:
         """The state before the first token, with what else the rows of a sentence share."""

@@ -34,15 +34,16 @@ class EncoderDecoder(nn.Module):
     output_layer: nn.Linear
 
     def initialise(self, *, bound: float, generator: torch.Generator) -> None:
-        """Draw every weight uniformly from [-bound, bound], in the order of the parameters."""
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
     def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
-        if self.encoder is not None:
-            _set_rows(self.encoder.embedding, source)
-        _set_rows(self.decoder.embedding, target)
+        with torch.no_grad():
+            for part, vectors in ((self.encoder, source), (self.decoder, target)):
+                if part is not None:
+                    for row, vector in vectors.items():
+                        part.embedding.weight[row].copy_(vector)
 
     def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
         return {
@@ -71,7 +72,6 @@ class EncoderDecoder(nn.Module):
             return torch.baddbmm(bias_GC[:, None], output_GRH, weight_GCH.transpose(1, 2))
 
     def scorer_of(self, candidates_GC: Int[Tensor, "G C"] | None) -> Scorer:
-        """Scorer for a search: of these candidates, or of the whole vocabulary."""
         if candidates_GC is None:
             return VocabularyScorer.of(self, self.output_layer)
         weight_GCH, bias_GC = _rows_listed(self.output_layer, candidates_GC)
@@ -129,10 +129,3 @@ def _rows_listed(
 ) -> tuple[Float[Tensor, "G C H"], Float[Tensor, "G C"]]:
     """The layer's rows of these candidates: only they are read, and only they get a gradient."""
     return F.embedding(candidates_GC, layer.weight), F.embedding(candidates_GC, layer.bias[:, None])[..., 0]
-
-
-def _set_rows(table: nn.Embedding, rows: Mapping[int, Tensor]) -> None:
-    """Overwrite the rows listed."""
-    with torch.no_grad():
-        for row, vector in rows.items():
-            table.weight[row].copy_(vector)

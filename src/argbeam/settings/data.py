@@ -127,6 +127,5 @@ class IwsltData(Settings):
 
 
 Data = Annotated[
-    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData | IwsltData,
-    Field(discriminator="kind"),
+    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData | IwsltData, Field(discriminator="kind")
 ]

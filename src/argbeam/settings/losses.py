@@ -107,12 +107,7 @@ class MixerLoss(SequenceLoss):
     cross_entropy_epochs: int = Field(default=0, ge=0, description="epochs of cross-entropy alone, at the start")
     epochs_per_border: int = Field(default=2, ge=1, description="epochs before the sampled part grows")
     words_per_border: int = Field(default=3, ge=1, description="tokens that join the sampled part then")
-    extra_length: int = Field(
-        default=4,
-        ge=0,
-        le=10**6,
-        description="open-length tasks: limit of tokens beyond gold",
-    )
+    extra_length: int = Field(default=4, ge=0, le=10**6, description="open-length tasks: limit of tokens beyond gold")
     baseline_rate: float = Field(default=0.01, ge=0, description="learning rate of the regression of the reward")
     baseline_weight: float = Field(default=0.01, ge=0, description="weight of that regression's error in the loss")
 
@@ -131,12 +126,7 @@ class MrtLoss(SequenceLoss):
         default="sentence_bleu", description="risk: 1 - sentence BLEU, 1 unless gold, or the share of wrong tokens"
     )
     constrained: bool = Field(default=False, description="candidates follow the task's constraint")
-    extra_length: int = Field(
-        default=4,
-        ge=0,
-        le=10**6,
-        description="open-length tasks: limit of tokens beyond gold",
-    )
+    extra_length: int = Field(default=4, ge=0, le=10**6, description="open-length tasks: limit of tokens beyond gold")
 
 
 Loss = Annotated[

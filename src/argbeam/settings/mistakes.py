@@ -75,10 +75,12 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
             return f"unknown key {key}{hint(place.keys, list(place.owner.model_fields))}"
         case "missing" | "union_tag_not_found":
             return f"missing key {key}, {accepted(place.annotation, place.field)}"
-        case "union_tag_invalid":
-            return _unknown_choice(key, value["kind"], get_args(place.annotation))
-        case "literal_error":
-            return _unknown_choice(key, value, get_args(place.annotation))
+        case "union_tag_invalid" | "literal_error":
+            chosen = value["kind"] if error["type"] == "union_tag_invalid" else value
+            choices = get_args(place.annotation)
+            near = difflib.get_close_matches("cuda" if chosen == "gpu" else str(chosen), choices, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            return f"{key} = {_literal(chosen)}: must be one of {', '.join(choices)}{meant}"
         case "value_error":
             reason, shown = error["ctx"]["error"], "" if isinstance(value, dict) else f" = {_literal(value)}"
             return f"{key}{shown}: {reason}" if key else str(reason)
@@ -94,12 +96,6 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
             return f"{key}: keys must be strings"
     found = f"found {kind_of(value)}, accepted: {accepted(place.annotation, place.field)}"
     return f"{key} = {_literal(value)}: {found}" if key else found
-
-
-def _unknown_choice(key: str, value: Any, choices: Sequence[str]) -> str:
-    near = difflib.get_close_matches("cuda" if value == "gpu" else str(value), choices, 1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"{key} = {_literal(value)}: must be one of {', '.join(choices)}{meant}"
 
 
 def hint(keys: Sequence[str], known: list[str]) -> str:

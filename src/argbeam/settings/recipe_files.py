@@ -99,12 +99,11 @@ def purpose(path: Path) -> str:
 
 def difference(a: Recipe, b: Recipe) -> list[str]:
     """A line for each setting that differs: `model.hidden: 256 -> 512`."""
-    left, right = ({key: _json(value) for key, value in leaves(recipe.model_dump())} for recipe in (a, b))
-    lines = [
-        f"{key}: {left.get(key, 'absent')} -> {right.get(key, 'absent')}"
-        for key in {**left, **right}
-        if left.get(key) != right.get(key)
-    ]
+    left, right = (
+        {key: json.dumps(value, ensure_ascii=False) for key, value in leaves(recipe.model_dump())} for recipe in (a, b)
+    )
+    pairs = {key: (left.get(key, "absent"), right.get(key, "absent")) for key in {**left, **right}}
+    lines = [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]
     if set(a.stages) == set(b.stages) and list(a.stages) != list(b.stages):
         lines.append(f"stages: {', '.join(a.stages)} -> {', '.join(b.stages)}")
     return lines
@@ -166,7 +165,3 @@ def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any, override: str
         inner = inner[key]
     inner[keys[-1]] = value
     return copy
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -1,5 +1,6 @@
 """Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from argbeam.models import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence import attention_kernel as attention
 from argbeam.models.recurrence.kernel_steps import KernelSteps
-from argbeam.models.recurrence.steps import CellBack, CellIn, PlainSteps, TokenVectors
+from argbeam.models.recurrence.steps import Attended, CellBack, CellIn, CombineBack, PlainSteps, TokenVectors
 from argbeam.runtime import device as devices
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
@@ -30,15 +31,10 @@ from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.search.top_k import AllScores
 from argbeam.training import adagrad_kernel
 from argbeam.training.optimizer import Adagrad
+from loss_cases import small_lstm
 from tape import as_on_a_device
 
-
-def assert_close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def random(generator: torch.Generator) -> Any:
-    return lambda *shape: torch.randn(*shape, generator=generator)
+assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +71,7 @@ SIZES = [(3, 2, 20, 5), (2, 7, 33, 17), (9, 1, 16, 3)]
 @pytest.mark.parametrize("moved", [False, True])
 def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int, noise: bool, moved: bool) -> None:
     generator = torch.Generator().manual_seed(hidden)
-    draw = random(generator)
-    rows = sentences * lanes
+    draw, rows = partial(torch.randn, generator=generator), sentences * lanes
     # Noise comes as one step of a longer mask, weights as columns of a wider matrix, carried values likewise.
     mask_BH = (torch.rand(sentences, 3, hidden, generator=generator) < 0.7).float()[:, 1] / 0.7 if noise else None
     rows_N = torch.randint(0, rows, (rows,), generator=generator) if moved else None
@@ -98,10 +93,7 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         {"tokens": tokens, "input_GI": weight_GI[:, :11]},
         {**fed, "tokens": tokens, "input_GI": weight_GI[:, hidden:]},
     ):
-        for found, expected in zip(
-            KernelSteps.cell(CellIn(**given, **inputs)), PlainSteps.cell(CellIn(**given, **inputs)), strict=True
-        ):
-            assert_close(found, expected)
+        assert_close(KernelSteps.cell(CellIn(**given, **inputs)), PlainSteps.cell(CellIn(**given, **inputs)))
     back: dict[str, Any] = {
         "grad_h_NH": draw(rows, 2 * hidden)[:, hidden:],
         "grad_h_noise_BH": mask_BH,
@@ -116,39 +108,35 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
         "weight_GX": draw(4 * hidden, 2 * hidden),
     }
     gates = [torch.empty(rows, 4 * hidden) for _ in range(2)]
-    found_grad = KernelSteps.cell_backward(CellBack(**back, gates_out_NG=gates[0]))
-    expected_grad = PlainSteps.cell_backward(CellBack(**back, gates_out_NG=gates[1]))
-    assert_close(gates[0], gates[1])
-    assert_close(found_grad.c_NH, expected_grad.c_NH)
-    assert_close(found_grad.before_NX, expected_grad.before_NX)
+    assert_close(
+        KernelSteps.cell_backward(CellBack(**back, gates_out_NG=gates[0])),
+        PlainSteps.cell_backward(CellBack(**back, gates_out_NG=gates[1])),
+    )
+    assert_close(*gates)
 
     query_NH, keys_BSH, memory_BSH = draw(rows, hidden), draw(sentences, words, hidden), draw(sentences, words, hidden)
     length_B = torch.randint(1, words + 1, (sentences,), generator=generator)
-    padding_BS = torch.arange(words) >= length_B[:, None]
-    context_NH, weight_NS = PlainSteps.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
-    for found, expected in zip(
-        KernelSteps.attention(query_NH, keys_BSH, memory_BSH, padding_BS), (context_NH, weight_NS), strict=True
-    ):
-        assert_close(found, expected)
+    attended = Attended(keys_BSH, memory_BSH, torch.arange(words) >= length_B[:, None])
+    context_NH, weight_NS = PlainSteps.attention(query_NH, attended)
+    assert_close(KernelSteps.attention(query_NH, attended), (context_NH, weight_NS))
     match = [torch.empty(rows, words) for _ in range(2)]
     grad_NX = draw(rows, 2 * hidden)
     assert_close(
-        KernelSteps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[0]),
-        PlainSteps.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match[1]),
+        KernelSteps.attention_backward(grad_NX, attended, weight_NS, match[0]),
+        PlainSteps.attention_backward(grad_NX, attended, weight_NS, match[1]),
     )
-    assert_close(match[0], match[1])
+    assert_close(*match)
 
     combine_HX = draw(hidden, 2 * hidden)
     plain = PlainSteps.combine(context_NH, query_NH, combine_HX, mask_BH)
-    for found, expected in zip(KernelSteps.combine(context_NH, query_NH, combine_HX, mask_BH), plain, strict=True):
-        assert_close(found, expected)
+    assert_close(KernelSteps.combine(context_NH, query_NH, combine_HX, mask_BH), plain)
     total = [torch.empty(rows, hidden) for _ in range(2)]
     arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
     assert_close(
-        KernelSteps.combine_backward(*arguments, total[0]),
-        PlainSteps.combine_backward(*arguments, total[1]),
+        KernelSteps.combine_backward(CombineBack(*arguments, total[0])),
+        PlainSteps.combine_backward(CombineBack(*arguments, total[1])),
     )
-    assert_close(total[0], total[1])
+    assert_close(*total)
 
 
 # Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.
@@ -259,8 +247,7 @@ def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
     by_kernel = updated()
     assert len(used) == 6
     for name in ("parameters", "sums", "averages"):
-        for found, expected in zip(getattr(by_kernel, name), getattr(plain, name), strict=True):
-            assert_close(found, expected)
+        assert_close(getattr(by_kernel, name), getattr(plain, name))
 
 
 def test_a_parameter_in_another_layout_is_updated_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +274,8 @@ def test_attention_kernels_are_not_asked_for_more_memory_than_a_device_has(
     # A sentence that does not fit goes the plain way, and comes out the same.
     monkeypatch.setattr(attention, "attention", lambda *_: pytest.fail("it does not fit"))
     query_NH, keys_BSH = torch.randn(64, 8), torch.randn(1, 256, 8)
-    context_NH, _ = KernelSteps.attention(query_NH, keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
+    attended = Attended(keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
+    context_NH, _ = KernelSteps.attention(query_NH, attended)
     assert_close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
 
 
@@ -295,15 +283,7 @@ def test_attention_kernels_are_not_asked_for_more_memory_than_a_device_has(
 def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As dev perplexity does: steps are then kernels, and their words lie apart in memory."""
     batch = make_batch([Example((5, 6, 7), (7, 5, 6), 0), Example((8, 4), (4, 8), 1)])
-    model = LstmSeq2Seq(
-        source_vocabulary=9,
-        target_vocabulary=9,
-        layers=1,
-        hidden=6,
-        embedding=5,
-        dropout=0.0,
-        input_feeding=input_feeding,
-    )
+    model = small_lstm(layers=1, hidden=6, embedding=5, dropout=0.0, input_feeding=input_feeding).float()
     with torch.no_grad():
         plain_BTV = score(model, model.encode(batch, None), batch.target_BT)
         monkeypatch.setattr(devices, "kernels_usable", lambda *_: True)
@@ -333,16 +313,14 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
         words = torch.randint(4, VOCABULARY, (5 - number % 3,), generator=generator).tolist()
         examples.append(Example(tuple(sorted(words)), tuple(words), number))
     batch = make_batch(examples)
-    model = LstmSeq2Seq(
-        source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, layers=layers, hidden=20, embedding=12, dropout=0.3
-    )
-    model.initialise(bound=0.4, generator=generator)
+    model = small_lstm(VOCABULARY, layers=layers, hidden=20, embedding=12, bound=0.4, seed=layers).float()
     plain, plain_gradients, violations = _gradients(LOSSES[name], model, batch)
     assert name == "cross_entropy" or 0 < violations < sum(len(e.target) for e in examples)
 
     used: set[str] = set()
     monkeypatch.setattr(devices, "kernels_usable", lambda *_: used.add("asked") or True)
-    for kernel in ("cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"):
+    parts = {"cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"}
+    for kernel in parts:
         function = getattr(KernelSteps, kernel)
         counted = staticmethod(lambda *a, _f=function, _n=kernel, **k: (used.add(_n), _f(*a, **k))[1])
         monkeypatch.setattr(KernelSteps, kernel, counted)
@@ -351,11 +329,10 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
     )
     with as_on_a_device():
         found, gradients, _ = _gradients(LOSSES[name], model, batch)
-    assert {"cell", "cell_backward", "attention", "attention_backward", "combine", "combine_backward"} <= used
+    assert parts <= used
     assert ("search" in used) == (name != "cross_entropy")
     assert_close(found, plain)
-    for gradient, expected in zip(gradients, plain_gradients, strict=True):
-        assert_close(gradient, expected)
+    assert_close(gradients, plain_gradients)
 
 
 def _gradients(loss: StepLoss, model: LstmSeq2Seq, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...], float]:

@@ -1,9 +1,9 @@
-"""What holds for every model that a recipe can ask for, and the ones beside the paper's LSTM against plain loops."""
+"""What holds for every model that a recipe can ask for, and for the output layer."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS
@@ -20,150 +20,25 @@ from argbeam.decoding.batch_decoder import perplexity
 from argbeam.losses.replay import replay, score, unroll
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model
-from argbeam.models.lstm_decoder import LstmDecoder
+from argbeam.models.network import VocabularyScorer
 from argbeam.models.noise import Noise
+from argbeam.models.recurrence.steps import linear
+from argbeam.models.state import Places
 from argbeam.runs.load import Run, load
 from argbeam.search.gold import Gold, Restart
 from argbeam.search.score_rules import LastScore, LogprobSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import StopTop
-from argbeam.search.successors import Permutation, Unconstrained
+from argbeam.search.successors import Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.settings.recipe_files import parse_recipe
+from loss_cases import VOCABULARY, small_lstm
 from loss_oracles import alone
-from oracles import Tokens, enumerate_sequences, example_of, permutation
+from oracles import Tokens
+from small_models import TARGETS, Made, batch_of, every_model, examples, language_model, lstm_model
 from small_runs import final_tensors, finish, same_tensors, short_text, small_recipe, stop_after
 
 CPU = torch.device("cpu")
-
-
-def language_model(*, layers: int = 2, hidden: int = 5, dropout: float = 0.0, seed: int = 1) -> LstmLanguageModel:
-    model = LstmLanguageModel(vocabulary=8, layers=layers, hidden=hidden, embedding=4, dropout=dropout).double()
-    model.initialise(bound=0.8, generator=torch.Generator().manual_seed(seed))
-    return model
-
-
-def conv_model(
-    *, layers: int = 1, hidden: int = 5, dropout: float = 0.0, seed: int = 1, window: int = 3, positions: int = 3
-) -> ConvSeq2Seq:
-    model = ConvSeq2Seq(
-        source_vocabulary=9,
-        target_vocabulary=8,
-        layers=layers,
-        hidden=hidden,
-        embedding=4,
-        dropout=dropout,
-        window=window,
-        positions=positions,
-    ).double()
-    model.initialise(bound=0.8, generator=torch.Generator().manual_seed(seed))
-    return model
-
-
-def lstm_model(
-    *, layers: int = 1, hidden: int = 5, dropout: float = 0.0, seed: int = 1, input_feeding: bool = True
-) -> LstmSeq2Seq:
-    sizes = {"source_vocabulary": 9, "target_vocabulary": 8, "layers": layers, "hidden": hidden, "embedding": 4}
-    model = LstmSeq2Seq(**sizes, dropout=dropout, input_feeding=input_feeding).double()
-    model.initialise(bound=0.8, generator=torch.Generator().manual_seed(seed))
-    return model
-
-
-Made = Callable[..., nn.Module]
-MODELS: dict[str, Made] = {"lstm": lstm_model, "lstm_lm": language_model, "conv": conv_model}
-every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-
-SOURCES = [[4, 5, 6, 7, 8], [8], [5, 4, 4]]
-TARGETS = [[4, 5, 6, 7], [5], [7, 7]]
-
-
-def batch_of(sources: Sequence[Sequence[int]] = SOURCES, targets: Sequence[Sequence[int]] = TARGETS) -> Batch:
-    pairs = zip(sources, targets, strict=True)
-    return make_batch([example_of(t, source=s, sentence=10 + i) for i, (s, t) in enumerate(pairs)])
-
-
-# One sentence at a time, word by word, by torch's own cell and loops over positions and words of a window.
-
-
-def read_by_cells(decoder: LstmDecoder, h: list[Tensor], c: list[Tensor], x_I: Tensor) -> Tensor:
-    """One word through nn.LSTMCell, a layer after the other; `h` and `c` are changed."""
-    for i, (inputs, recurrent) in enumerate(zip(decoder.inputs, decoder.recurrent, strict=True)):
-        cell = nn.LSTMCell(x_I.shape[0], h[i].shape[0]).double()
-        cell.weight_ih, cell.bias_ih, cell.weight_hh = inputs.weight, inputs.bias, recurrent.weight
-        nn.init.zeros_(cell.bias_hh)
-        h_1H, c_1H = cell(x_I[None], (h[i][None], c[i][None]))
-        x_I, h[i], c[i] = h_1H[0], h_1H[0], c_1H[0]
-    return x_I
-
-
-def zeros(decoder: LstmDecoder) -> list[Tensor]:
-    return [torch.zeros(decoder.hidden, dtype=torch.float64) for _ in range(decoder.layers)]
-
-
-def naive_language_model(model: LstmLanguageModel, source: Sequence[int], words: Sequence[int]) -> list[Tensor]:
-    """The scores before each word. The source is not looked at."""
-    h, c, found = zeros(model.decoder), zeros(model.decoder), []
-    for word in [BOS, *words[:-1]]:
-        h_H = read_by_cells(model.decoder, h, c, model.decoder.embedding.weight[word])
-        found.append(model.output_layer.weight @ h_H + model.output_layer.bias)
-    return found
-
-
-def naive_conv(model: ConvSeq2Seq, source: Sequence[int], words: Sequence[int]) -> list[Tensor]:
-    """The scores before each word: z_j from the words of its window that there are, alpha_j and c_t by sums."""
-    encoder, side = model.encoder, model.encoder.window // 2
-    size = encoder.embedding.weight.shape[1]
-    x = [encoder.embedding.weight[word] for word in source]
-    last = encoder.position.weight.shape[0] - 1
-    a = [x_E + encoder.position.weight[min(j, last)] for j, x_E in enumerate(x)]
-    z = []
-    for j in range(len(source)):
-        z_H = torch.zeros(model.decoder.hidden, dtype=torch.float64)
-        for place, k in enumerate(range(j - side, j + side + 1)):
-            if 0 <= k < len(source):
-                z_H = z_H + encoder.convolution.weight[:, place * size : (place + 1) * size] @ a[k]
-        z.append(z_H)
-    h, c, found = zeros(model.decoder), zeros(model.decoder), []
-    for word in [BOS, *words[:-1]]:
-        exponentials = [math.exp((h[-1] @ z_H).item()) for z_H in z]
-        context_E = torch.zeros(size, dtype=torch.float64)
-        for exponential, x_E in zip(exponentials, x, strict=True):
-            context_E = context_E + exponential / sum(exponentials) * x_E
-        read_I = torch.cat([model.decoder.embedding.weight[word], context_E])
-        h_H = read_by_cells(model.decoder, h, c, read_I)
-        found.append(model.output_layer.weight @ h_H + model.output_layer.bias)
-    return found
-
-
-WRITTEN_OUT: dict[str, tuple[Made, Callable[..., list[Tensor]]]] = {
-    "lstm_lm": (language_model, naive_language_model),
-    **{
-        f"conv {window} {positions}": (partial(conv_model, window=window, positions=positions), naive_conv)
-        for window, positions in [(1, 1), (3, 3), (5, 9), (7, 2)]
-    },
-}
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("name", WRITTEN_OUT)
-def test_the_model_is_the_one_written_out(layers: int, name: str) -> None:
-    """Windows from one word to more than the sentence has, and vectors for fewer positions than words and for more."""
-    make, naive = WRITTEN_OUT[name]
-    model, batch = make(layers=layers), batch_of()
-    with torch.no_grad():
-        scores_BTV = score(model, model.encode(batch, None), batch.target_BT)
-        for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-            expected_TV = torch.stack(naive(model, source, target))
-            torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
-
-
-def test_the_language_model_does_not_look_at_the_source() -> None:
-    model = language_model()
-    with torch.no_grad():
-        one, other = batch_of(), batch_of([[6], [4, 5], [8, 8, 8]])
-        scores_BTV = score(model, model.encode(one, None), one.target_BT)
-        again_BTV = score(model, model.encode(other, None), other.target_BT)
-    torch.testing.assert_close(scores_BTV, again_BTV, rtol=0, atol=0)
 
 
 # What the search and the losses rely on.
@@ -183,8 +58,7 @@ def test_step_by_step_in_the_search_s_rows_equals_score(make: Made) -> None:
             assert all(torch.equal(state.hypothesis[name], tensor) for name, tensor in before.items())
             state = after
             found_BRV = model.scores(model.output(state).view(2, 2, -1))
-            for row in range(2):
-                torch.testing.assert_close(found_BRV[:, row], scores_BTV[:, t], rtol=0, atol=1e-12)
+            torch.testing.assert_close(found_BRV, scores_BTV[:, t, None].expand(-1, 2, -1), rtol=0, atol=1e-12)
             read_N = batch.target_BT[:, t].repeat_interleave(2)
     assert (start.time, state.time) == (0, 4)
 
@@ -195,8 +69,7 @@ def test_neither_neighbours_nor_padding_change_a_sentence(make: Made, dropout: f
     """Alone without padding, or in a batch padded further than it needs to be: scores and gradients are the same."""
     model = make(layers=2, dropout=dropout)
     batch = batch_of()
-    examples = [Example(tuple(s), tuple(t), 10 + i) for i, (s, t) in enumerate(zip(SOURCES, TARGETS, strict=True))]
-    padded = make_batch(examples, source_length=9, target_length=7, size=5)
+    padded = make_batch(examples(), source_length=9, target_length=7, size=5)
 
     def scores_of(one: Batch) -> Tensor:
         noise = Noise(3, torch.tensor(5), one.sentence_B) if dropout else None
@@ -213,8 +86,7 @@ def test_neither_neighbours_nor_padding_change_a_sentence(make: Made, dropout: f
             torch.autograd.grad(total.square().sum(), weights, retain_graph=True, materialize_grads=True)
             for total in (here_TV, expected_TV)
         ]
-        for one, other in zip(*pairs, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+        torch.testing.assert_close(*pairs, rtol=0, atol=1e-11)
 
 
 @every_model
@@ -248,8 +120,7 @@ def test_a_pass_gives_the_outputs_and_gradients_of_its_steps(make: Made, pairs: 
         weight_TNH = torch.linspace(-1, 1, outputs_TNH.numel(), dtype=torch.float64).view_as(outputs_TNH)
         total = (outputs_TNH * weight_TNH).sum()
         found.append([outputs_TNH, *torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])
-    for at_once, step_by_step in zip(*found, strict=True):
-        torch.testing.assert_close(at_once, step_by_step, rtol=0, atol=1e-12)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
 @every_model
@@ -263,9 +134,8 @@ def test_gradients_under_autocast_are_near_those_without(make: Made) -> None:
             total = score(model, model.encode(batch, noise), batch.target_BT).square().mean()
         found.append(torch.autograd.grad(total, weights, materialize_grads=True))
     assert any(not torch.equal(plain, low) for plain, low in zip(*found, strict=True))
-    for plain, low in zip(*found, strict=True):
-        assert low.dtype == torch.float32
-        torch.testing.assert_close(low, plain, rtol=0.1, atol=0.02)
+    assert all(gradient.dtype == torch.float32 for gradient in found[1])
+    torch.testing.assert_close(found[1], found[0], rtol=0.1, atol=0.02)
 
 
 @every_model
@@ -293,46 +163,99 @@ def test_with_dropout_replayed_scores_are_the_searched_scores(make: Made, beam: 
     torch.testing.assert_close(again.rival_score_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
 
 
-def log_probability(model: LstmLanguageModel) -> Callable[[Tokens], float]:
-    """Of a sequence of words, by the loops above."""
+@pytest.mark.parametrize(("layers", "input_feeding"), [(1, True), (2, True), (2, False)])
+def test_some_rows_of_a_step_are_those_of_the_whole_step(layers: int, input_feeding: bool) -> None:
+    """With dropout, at later steps, for rows that change places."""
+    model, lanes = small_lstm(layers=layers, input_feeding=input_feeding), 4
+    examples = [Example((4, 5, 6, 7)[: 1 + n % 4], (4, 5)[: 1 + n % 2], n) for n in range(6)]
+    batch = make_batch(examples, size=7, target_length=8)  # one row of padding
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        state = model.encode(batch, Noise(3, torch.tensor(4), batch.sentence_B))
+        state = state.select(torch.arange(7 * lanes) // lanes)
+        state = model.step(state, torch.full((7 * lanes,), BOS))
+        for count in (1, 5, 20, 28):
+            tokens_N = torch.randint(VOCABULARY, (7 * lanes,), generator=generator)
+            in_sentence_N = torch.randint(lanes, (7 * lanes,), generator=generator)
+            rows_N = torch.arange(7 * lanes) // lanes * lanes + in_sentence_N
+            whole = model.step(state.select(rows_N), tokens_N)
+            place_X = torch.randperm(7 * lanes, generator=generator)[:count]
+            some = model.step_from(state, rows_N[place_X], tokens_N[place_X], Places(place_X, lanes))
+            assert set(some.hypothesis) == set(whole.hypothesis)
+            assert some.time == whole.time
+            for name, x_NH in whole.hypothesis.items():
+                torch.testing.assert_close(some.hypothesis[name], x_NH[place_X], rtol=0, atol=1e-12)
+            state = whole
 
-    @cache
-    def logprobs(read: Tokens) -> list[float]:
-        with torch.no_grad():
-            return naive_language_model(model, [], [*read, BOS])[-1].log_softmax(0).tolist()
 
-    return lambda words: math.fsum(logprobs(words[:t])[words[t]] for t in range(len(words)))
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_few_rows_are_those_of_many(bias: bool) -> None:
+    """Row by row, at all numbers of rows around those at which the product is turned."""
+    generator = torch.Generator().manual_seed(1)
+    x_NI, weight_OI, bias_O = (
+        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((70, 5), (7, 5), (7,))
+    )
+    for rows in (1, 7, 8, 9, 10, 62, 63, 64, 65, 70):
+        out_NO = linear(x_NI[:rows], weight_OI, bias_O if bias else None)
+        expected = [[sum(a * b for a, b in zip(x, w, strict=True)) for w in weight_OI] for x in x_NI[:rows]]
+        expected_NO = torch.tensor(expected) + bias * bias_O
+        torch.testing.assert_close(out_NO, expected_NO, rtol=0, atol=1e-12)
+
+
+# The output layer.
 
 
 @given(
-    sources=st.lists(st.lists(st.integers(4, 7), min_size=1, max_size=4), min_size=1, max_size=3),
-    seed=st.integers(0, 1000),
+    rows=st.integers(1, 4),
+    candidates=st.lists(st.lists(st.integers(0, 7), min_size=3, max_size=3), min_size=2, max_size=2),
 )
-@settings(max_examples=20)
-def test_a_beam_as_wide_as_all_orders_finds_the_likeliest_order(sources: list[list[int]], seed: int) -> None:
-    """At most 24 orders of 4 words: every order in the order of its probability, repeated words once."""
-    model = language_model(seed=seed)
-    batch = batch_of(sources, sources)
-    result = beam_search(
-        model,
-        model.encode(batch, None),
-        Permutation().start(batch),
-        beam_size=24,
-        length_B=batch.source_length_B,
-        steps=batch.source_BS.shape[1],
-        rule=LogprobSum(),
-        n_best=24,
-    )
-    rank = log_probability(model)
-    for b, source in enumerate(sources):
-        expected = sorted(enumerate_sequences(permutation(source), length=len(source)), key=rank, reverse=True)
-        found = [tuple(row[: len(source)]) for row in result.tokens_BNT[b].tolist()][: len(expected)]
-        ranks = result.score_BN[b].tolist()
-        assert ranks[: len(expected)] == pytest.approx([rank(words) for words in expected], abs=1e-9)
-        # Two orders may tie to the last digits; each found one has the rank it was found with.
-        assert [rank(words) for words in found] == pytest.approx(ranks[: len(expected)], abs=1e-9)
-        assert sorted(found) == sorted(expected)
-        assert all(value == -math.inf for value in ranks[len(expected) :])
+@settings(max_examples=25)
+def test_candidate_scores_are_columns_of_all_scores(rows: int, candidates: list[list[int]]) -> None:
+    model = lstm_model()
+    output_GRH = torch.randn(2, rows, 5, generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+    with torch.no_grad():
+        whole_GRV = model.scores(output_GRH)
+        chosen_GRC = model.scores(output_GRH, torch.tensor(candidates))
+    for g, words in enumerate(candidates):
+        torch.testing.assert_close(chosen_GRC[g], whole_GRV[g][:, words], rtol=0, atol=1e-12)
+
+
+def test_dropout_is_drawn_with_noise_only_and_masks_the_output() -> None:
+    """A rate of 0.5: about half of the outputs are 0, the others are twice what they were in the last layer."""
+    model = lstm_model(hidden=40, dropout=0.5, input_feeding=False)
+    batch = batch_of([[4, 5, 6], [7, 8]], TARGETS[:2])
+    noise = Noise(5, torch.tensor(0), batch.sentence_B)
+    read_B = torch.full((2,), BOS)
+    with torch.no_grad():
+        plain_BH = model.output(model.step(model.encode(batch, None), read_B))
+        noisy_BH = model.output(model.step(model.encode(batch, noise), read_B))
+    kept_BH = noisy_BH != 0
+    assert 15 < kept_BH.sum() < 65
+    torch.testing.assert_close(noisy_BH[kept_BH], 2 * plain_BH[kept_BH], rtol=0, atol=1e-12)
+
+
+def test_scores_are_in_full_precision_under_autocast() -> None:
+    """All words and listed words score alike to float32's rounding; bfloat16 would be off by about 1 in 256."""
+    model, generator = small_lstm(30, hidden=16).float(), torch.Generator().manual_seed(3)
+    output_GRH = torch.randn(2, 3, 16, generator=generator)
+    listed_GC = torch.randint(0, 30, (2, 5), generator=generator)
+    plain_GRV = model.scores(output_GRH)
+    with torch.autocast("cpu", torch.bfloat16):
+        low_GRV, low_GRC = model.scores(output_GRH), model.scores(output_GRH, listed_GC)
+    torch.testing.assert_close(low_GRV, plain_GRV, rtol=0, atol=1e-6)
+    torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_scores_of_a_search_are_the_output_layer_s_with_zeros_behind_its_weights_or_without(more: int) -> None:
+    """As on a GPU, where a vocabulary of 13 has 3 rows of zeros: they get no score."""
+    model = small_lstm(13, hidden=5).float()
+    layer, output_GRH = model.output_layer, torch.randn(4, 5, 5)
+    weight_WH, bias_W = F.pad(layer.weight, (0, 0, 0, more)), F.pad(layer.bias, (0, more))
+    with torch.no_grad():
+        expected_GRV = output_GRH @ layer.weight.T + layer.bias
+        for scorer in (model, model.scorer_of(None), VocabularyScorer(model, 13, weight_WH, bias_W)):
+            torch.testing.assert_close(scorer.scores(output_GRH), expected_GRV)
 
 
 # What a recipe relies on.

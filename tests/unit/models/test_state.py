@@ -36,8 +36,12 @@ def test_repeated_rows_lie_together() -> None:
     assert (found.sentence, found.time) == (state.sentence, 7)
     h_NH = torch.zeros(2, 1, requires_grad=True)
     weight_NH = torch.arange(1.0, 7.0)[:, None]
-    (gradient,) = torch.autograd.grad((State({}, {"h": h_NH}).repeated(3).hypothesis["h"] * weight_NH).sum(), h_NH)
-    assert gradient.tolist() == [[6.0], [15.0]]
+    assert gradient_of_copies(h_NH, weight_NH).tolist() == [[6.0], [15.0]]
+
+
+def gradient_of_copies(h_NH: torch.Tensor, weight_NH: torch.Tensor) -> torch.Tensor:
+    copies = State({}, {"h": h_NH}).repeated(len(weight_NH) // len(h_NH))
+    return torch.autograd.grad((copies.hypothesis["h"] * weight_NH).sum(), h_NH)[0]
 
 
 @pytest.mark.gpu
@@ -45,25 +49,15 @@ def test_repeated_rows_lie_together() -> None:
 def test_gradients_of_copies_are_the_same_every_time_on_cuda() -> None:
     h_NH = torch.zeros(64, 256, device="cuda", requires_grad=True)
     weight_NH = torch.randn(64 * 7, 256, device="cuda")
-    found = [
-        torch.autograd.grad((State({}, {"h": h_NH}).repeated(7).hypothesis["h"] * weight_NH).sum(), h_NH)[0]
-        for _ in range(20)
-    ]
+    found = [gradient_of_copies(h_NH, weight_NH) for _ in range(20)]
     assert all(torch.equal(one, found[0]) for one in found)
 
 
 def mask(
-    sentences: list[int],
-    *,
-    seed: int = 3,
-    update: int = 0,
-    site: int = 1,
-    steps: int = 4,
-    width: int = 64,
-    rate: float = 0.3,
+    sentences: list[int], *, seed: int = 3, update: int = 0, site: int = 1, steps: int = 4, rate: float = 0.3
 ) -> torch.Tensor:
     noise = Noise(seed, torch.tensor(update), torch.tensor(sentences))
-    return noise.mask(site, steps=steps, width=width, rate=rate, dtype=torch.float64)
+    return noise.mask(site, steps=steps, width=64, rate=rate, dtype=torch.float64)
 
 
 @given(
@@ -112,18 +106,14 @@ def test_masks_are_0_or_the_inverse_of_what_is_kept_with_mean_1(rate: float) -> 
 
 
 def test_masks_of_neighbours_are_uncorrelated() -> None:
-    """Products of centred masks of different sentences, steps and units: means within five deviations of 0."""
-    drawn_BTH = mask(list(range(400)), steps=8, rate=0.5) - 1
-    for one, other in [
-        (drawn_BTH[1:], drawn_BTH[:-1]),
-        (drawn_BTH[:, 1:], drawn_BTH[:, :-1]),
-        (drawn_BTH[..., 1:], drawn_BTH[..., :-1]),
-    ]:
-        assert abs((one * other).mean().item()) <= 5 / one.numel() ** 0.5
+    assert_uncorrelated(mask(list(range(400)), steps=8, rate=0.5) - 1, deviation=1.0)
 
 
-def test_the_same_numbers_give_the_same_masks() -> None:
-    assert torch.equal(mask([5, 9], update=4), mask([5, 9], update=4))
+def assert_uncorrelated(centred_BTH: torch.Tensor, *, deviation: float) -> None:
+    """Products of neighbouring sentences, steps and units: means within five deviations of 0."""
+    for dim, size in enumerate(centred_BTH.shape):
+        product = centred_BTH.narrow(dim, 1, size - 1) * centred_BTH.narrow(dim, 0, size - 1)
+        assert abs(product.mean().item()) <= 5 * deviation / product.numel() ** 0.5
 
 
 def uniform(sentences: list[int], *, site: int = 1, update: int = 0, steps: int = 4, width: int = 64) -> torch.Tensor:
@@ -141,23 +131,14 @@ def test_uniform_numbers_are_at_least_0_and_below_1_and_fill_the_range_evenly() 
     counts = torch.histc(drawn_BTH, bins=64, min=0, max=1)
     statistic = ((counts - 4000) ** 2 / 4000).sum().item()
     assert abs(statistic - 63) < 4 * (2 * 63) ** 0.5
-    centred_BTH = drawn_BTH - 0.5
-    for one, other in [
-        (centred_BTH[1:], centred_BTH[:-1]),
-        (centred_BTH[:, 1:], centred_BTH[:, :-1]),
-        (centred_BTH[..., 1:], centred_BTH[..., :-1]),
-    ]:
-        assert abs((one * other).mean().item()) <= 5 / 12 / one.numel() ** 0.5
+    assert_uncorrelated(drawn_BTH - 0.5, deviation=1 / 12)
 
 
 def test_uniform_numbers_are_the_ones_that_masks_are_made_from() -> None:
     """A unit is dropped where its number is below the rate: so all that is known of masks holds of the numbers."""
-    assert torch.equal(uniform([5, 9], update=2) >= 0.25, mask([5, 9], update=2, rate=0.25) > 0)
-
-
-def test_uniform_numbers_differ_between_sites_updates_and_sentences() -> None:
-    drawn = [uniform([s], site=site, update=u)[0, 0, 0].item() for s in (0, 1, 2) for site in (1, 2) for u in (0, 1)]
-    assert len(set(drawn)) == len(drawn)
+    for site, update in itertools.product((1, 2), (0, 1)):
+        kept_BTH = mask([0, 1, 2], site=site, update=update, rate=0.25) > 0
+        assert torch.equal(uniform([0, 1, 2], site=site, update=update) >= 0.25, kept_BTH)
 
 
 def test_a_sentences_uniform_numbers_do_not_depend_on_neighbours_padding_or_more_rows() -> None:

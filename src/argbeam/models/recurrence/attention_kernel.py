@@ -5,16 +5,14 @@ The rows of a sentence share its memory: a program of the attention kernels read
 
 import sys
 from functools import cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from argbeam.models.recurrence.cell_kernel import carried as carried_back
-from argbeam.models.recurrence.cell_kernel import tanh
-from argbeam.models.recurrence.steps import Combined
+from argbeam.models.recurrence.cell_kernel import carried_back, noise_arguments, tanh
+from argbeam.models.recurrence.steps import Attended, CombineBack, Combined
 from argbeam.runtime.device import power_of_two, products
 
 # What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
@@ -37,7 +35,8 @@ def shared_memory(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
-def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
+def attention(query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
+    keys_BSH, memory_BSH, padding_BS = attended.keys_BSH, attended.memory_BSE, attended.padding_BS
     count, hidden = query_NH.shape
     sentences, words = padding_BS.shape
     rows = count // sentences
@@ -80,9 +79,8 @@ def _attention(
         tl.store(context_out + n[:, None] * H + k[None, :], context, mask=(r < rows)[:, None] & (k < H)[None, :])
 
 
-def attention_backward(
-    grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
-) -> Tensor:
+def attention_backward(grad_NX: Tensor, attended: Attended, weight_NS: Tensor, match_out_NS: Tensor) -> Tensor:
+    keys_BSH, memory_BSH = attended.keys_BSH, attended.memory_BSE
     count, hidden = grad_NX.shape[0], grad_NX.shape[1] // 2
     sentences, words = memory_BSH.shape[:2]
     assert all(x.is_contiguous() for x in (grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS))
@@ -133,10 +131,9 @@ def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tenso
     output_NH = plain_NH if noise_BH is None else torch.empty_like(h_NH)
     assert context_NH.is_contiguous() and h_NH.is_contiguous()
     rows, columns = (16, 16) if count <= 128 else (32, 32)
-    noise: Any = h_NH if noise_BH is None else noise_BH
     _combine[(-(-count // rows), -(-hidden // columns))](
-        context_NH, h_NH, weight_HX, weight_HX.stride(0), noise, noise.stride(0),
-        count if noise_BH is None else count // noise_BH.shape[0], plain_NH, output_NH, count,
+        context_NH, h_NH, weight_HX, weight_HX.stride(0), *noise_arguments(noise_BH, h_NH, count),
+        plain_NH, output_NH, count,
         H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip
@@ -170,28 +167,19 @@ def _combine(
         tl.store(output_out + n[:, None] * H + m[None, :], value, mask=here)
 
 
-def combine_backward(
-    grad_NH: Tensor,
-    carried_NH: Tensor,
-    merged_B: Tensor | None,
-    plain_NH: Tensor,
-    noise_BH: Tensor | None,
-    weight_HX: Tensor,
-    total_out_NH: Tensor,
-) -> Tensor:
+def combine_backward(given: CombineBack) -> Tensor:
+    grad_NH, carried_NH, merged_B, plain_NH, noise_BH, weight_HX, total_out_NH = given
     count, hidden = plain_NH.shape
     out_NX = plain_NH.new_empty(count, 2 * hidden)
     # Blocks of 32 rows take 104 KB of shared memory, more than some devices have.
     rows, columns = 32 if count > 256 and shared_memory(plain_NH.device) >= 2**17 else 16, 32
-    noise: Any = plain_NH if noise_BH is None else noise_BH
     if merged_B is None:
         # The kernel that looks for pairs is the faster one even where there are none: its loads are not staged.
         merged_B = torch.zeros(count, dtype=torch.bool, device=plain_NH.device)
     assert all(x.is_contiguous() for x in (grad_NH, merged_B, plain_NH, total_out_NH))
     _combine_backward[(-(-count // rows), -(-2 * hidden // columns))](
-        grad_NH, carried_NH, carried_NH.stride(0), merged_B.view(torch.uint8),
-        plain_NH, noise, noise.stride(0), count if noise_BH is None else count // noise_BH.shape[0],
-        weight_HX, weight_HX.stride(0), total_out_NH, out_NX, count,
+        grad_NH, carried_NH, carried_NH.stride(0), merged_B.view(torch.uint8), plain_NH,
+        *noise_arguments(noise_BH, plain_NH, count), weight_HX, weight_HX.stride(0), total_out_NH, out_NX, count,
         H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip

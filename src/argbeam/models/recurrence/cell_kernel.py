@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from argbeam.models.recurrence.steps import CellBack, CellGrad, CellIn, CellOut
 from argbeam.runtime.device import products
@@ -25,14 +26,12 @@ def cell(given: CellIn) -> CellOut:
     rows = 16 if count <= 128 else 32 if count <= 256 else 64
     nothing = h_NH
     fed: Any = nothing if fed_NA is None else fed_NA
-    noise: Any = nothing if fed_noise_BA is None else fed_noise_BA
     weight: Any = nothing if input_GI is None else input_GI
     vectors = 0 if tokens is None else table.shape[1]
     _cell[(-(-count // rows), -(-hidden // 16))](
         base_NG, base_NG.stride(0) if base_NG.dim() == 2 and base_NG.shape[0] > 1 else 0,
         read, table, weight, weight.stride(0),
-        fed, fed.stride(0), weight[:, vectors:], weight.stride(0), noise, noise.stride(0),
-        count if fed_noise_BA is None else count // fed_noise_BA.shape[0],
+        fed, fed.stride(0), weight[:, vectors:], weight.stride(0), *noise_arguments(fed_noise_BA, nothing, count),
         nothing if rows_N is None else rows_N, h_NH, h_NH.stride(0), c_NH, c_NH.stride(0),
         recurrent_GH, recurrent_GH.stride(0), out.h_NH, out.c_NH, out.gates_NG, count,
         H=hidden, E=vectors, A=0 if fed_NA is None else fed_NA.shape[1],
@@ -128,10 +127,8 @@ def cell_backward(given: CellBack) -> CellGrad:
     assert all(x is None or x.is_contiguous() for x in (grad_c_NH, merged_B, gates_NG, c_NH, rows_N, gates_out_NG))
     grad_c = torch.empty_like(c_NH)
     nothing = c_NH
-    noise: Any = nothing if grad_h_noise_BH is None else grad_h_noise_BH
     _gates_backward[(-(-count // 4), -(-hidden // 128))](
-        grad_h_NH, grad_h_NH.stride(0), noise, noise.stride(0),
-        count if grad_h_noise_BH is None else count // grad_h_noise_BH.shape[0],
+        grad_h_NH, grad_h_NH.stride(0), *noise_arguments(grad_h_noise_BH, nothing, count),
         carried_h_NH, carried_h_NH.stride(0), carried_c_NH, carried_c_NH.stride(0),
         nothing if grad_c_NH is None else grad_c_NH, nothing if merged_B is None else merged_B.view(torch.uint8),
         gates_NG, c_NH, before_NH, before_NH.stride(0), nothing if rows_N is None else rows_N,
@@ -160,8 +157,8 @@ def _gates_backward(
     d_h = tl.load(grad_h + n[:, None] * grad_h_n + u[None, :], mask=inside, other=0.0)
     if NOISE:
         d_h *= tl.load(noise + (n // noise_rows)[:, None] * noise_b + u[None, :], mask=inside, other=0.0)
-    d_h += carried(carried_h, carried_h_n, merged, n, u, row, inside, MERGE)
-    d_c = carried(carried_c, carried_c_n, merged, n, u, row, inside, MERGE)
+    d_h += carried_back(carried_h, carried_h_n, merged, n, u, row, inside, MERGE)
+    d_c = carried_back(carried_c, carried_c_n, merged, n, u, row, inside, MERGE)
     if GRAD_C:
         d_c += tl.load(grad_c + at, mask=inside, other=0.0)
     gate = gates + n[:, None] * (4 * H) + u[None, :]
@@ -180,8 +177,15 @@ def _gates_backward(
     tl.store(c_out + at, d_c * f_gate, mask=inside)
 
 
+def noise_arguments(noise_BH: Tensor | None, like_NH: Tensor, count: int) -> tuple[Tensor, int, int]:
+    """Noise as a kernel takes it: the tensor, its stride, and the rows of a sentence; without noise any tensor."""
+    if noise_BH is None:
+        return like_NH, like_NH.stride(0), count
+    return noise_BH, noise_BH.stride(0), count // noise_BH.shape[0]
+
+
 @triton.jit
-def carried(values, values_n, merged, n, k, row, inside, MERGE: tl.constexpr):
+def carried_back(values, values_n, merged, n, k, row, inside, MERGE: tl.constexpr):
     """What the step after sent back to each row; of a merged pair all of it belongs to the first row."""
     own = tl.load(values + n[:, None] * values_n + k[None, :], mask=inside, other=0.0)
     if MERGE:

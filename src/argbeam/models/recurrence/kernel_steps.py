@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from argbeam.models.recurrence import attention_kernel, cell_kernel
-from argbeam.models.recurrence.steps import PlainSteps
+from argbeam.models.recurrence.steps import Attended, PlainSteps
 
 
 class KernelSteps:
@@ -15,18 +15,16 @@ class KernelSteps:
     combine_backward = staticmethod(attention_kernel.combine_backward)
 
     @staticmethod
-    def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
-        version = attention_kernel if _fits(query_NH, memory_BSH) else PlainSteps
-        return version.attention(query_NH, keys_BSH, memory_BSH, padding_BS)
+    def attention(query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
+        version = attention_kernel if _fits(query_NH, attended) else PlainSteps
+        return version.attention(query_NH, attended)
 
     @staticmethod
-    def attention_backward(
-        grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
-    ) -> Tensor:
-        version = attention_kernel if _fits(grad_NX, memory_BSH) else PlainSteps
-        return version.attention_backward(grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS)
+    def attention_backward(grad_NX: Tensor, attended: Attended, weight_NS: Tensor, match_out_NS: Tensor) -> Tensor:
+        version = attention_kernel if _fits(grad_NX, attended) else PlainSteps
+        return version.attention_backward(grad_NX, attended, weight_NS, match_out_NS)
 
 
-def _fits(rows_N: Tensor, memory_BSH: Tensor) -> bool:
-    sentences, words, _ = memory_BSH.shape
-    return attention_kernel.fits(rows_N.shape[0] // sentences, words, memory_BSH.device)
+def _fits(rows_N: Tensor, attended: Attended) -> bool:
+    sentences, words = attended.padding_BS.shape
+    return attention_kernel.fits(rows_N.shape[0] // sentences, words, rows_N.device)

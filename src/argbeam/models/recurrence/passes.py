@@ -21,6 +21,7 @@ from argbeam.models.recurrence.steps import (
     Attended,
     CellBack,
     CellIn,
+    CombineBack,
     DecoderState,
     Masks,
     PlainSteps,
@@ -200,7 +201,7 @@ class _Pass(Function):
         h0, c0, fed_w, recurrent_w, _ = _by_layer(parts, layers)
         h_TNH, c_TNH, gates_TNG = stacks[0 : 3 * layers : 3], stacks[1 : 3 * layers : 3], stacks[2 : 3 * layers : 3]
         context_TNH, weight_TNS, plain_TNH, output_TNH = stacks[3 * layers :]
-        steps = steps_for(output_NH)
+        steps, attended = steps_for(output_NH), Attended(keys_BSH, memory_BSH, fixed.padding_BS)
         grad_TNH = torch.zeros_like(output_TNH) if grad_TNH is None else grad_TNH.contiguous()
         zero_NH = torch.zeros_like(output_NH)
         carried = [zero_NH if grad_NH is None else grad_NH.contiguous() for grad_NH in grad_after]
@@ -212,11 +213,12 @@ class _Pass(Function):
         for t in reversed(range(len(grad_TNH))):
             merged_B = None if restarts is None or t + 1 == len(grad_TNH) else restarts.merged_TB[t + 1]
             noise = fixed.masks.at(t)
+            fed_back = (grad_TNH[t], carried_feed, merged_B)
             both_NX = steps.combine_backward(
-                grad_TNH[t], carried_feed, merged_B, plain_TNH[t], noise[-1], combine_HX, grad_total_TNH[t]
+                CombineBack(*fed_back, plain_TNH[t], noise[-1], combine_HX, grad_total_TNH[t])
             )
             grad_both.append(both_NX)
-            grad_h_NH = steps.attention_backward(both_NX, keys_BSH, memory_BSH, weight_TNS[t], grad_match_TNS[t])
+            grad_h_NH = steps.attention_backward(both_NX, attended, weight_TNS[t], grad_match_TNS[t])
             for i in reversed(range(layers)):
                 given = CellBack(
                     grad_h_NH=grad_h_NH,

@@ -153,6 +153,19 @@ class Combined(NamedTuple):
     output_NH: Tensor
 
 
+class CombineBack(NamedTuple):
+    """What the output vector's gradient is made from: `grad_NH` from the scores, `carried_NH` from the step after, to
+    which it is fed (`merged_B` as in `CellBack`). The gradient under the tanh is written to `total_out_NH`."""
+
+    grad_NH: Tensor
+    carried_NH: Tensor
+    merged_B: Tensor | None
+    plain_NH: Tensor
+    noise_BH: Tensor | None
+    weight_HX: Tensor
+    total_out_NH: Tensor
+
+
 class Stepped(NamedTuple):
     """Each layer's cell, the context and its weights, the output vector."""
 
@@ -191,7 +204,7 @@ def decoder_step(
     if places is not None:  # attention takes as many rows of each sentence
         grid_NH = h_NH.new_zeros(attended.padding_BS.shape[0] * places.lanes, h_NH.shape[1])
         query_NH = grid_NH.index_copy_(0, places.place_X, h_NH)
-    context_NH, weight_NS = steps.attention(query_NH, attended.keys_BSH, attended.memory_BSE, attended.padding_BS)
+    context_NH, weight_NS = steps.attention(query_NH, attended)
     if places is not None:
         context_NH = context_NH.index_select(0, places.place_X)
     return Stepped(cells, context_NH, weight_NS, steps.combine(context_NH, h_NH, weights.combine_HX, noise[-1]))
@@ -206,13 +219,11 @@ class Steps(Protocol):
     def cell_backward(self, given: CellBack) -> CellGrad:
         """The gradient of `cell`."""
 
-    def attention(
-        self, query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def attention(self, query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
         """a and alpha."""
 
     def attention_backward(
-        self, grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
+        self, grad_NX: Tensor, attended: Attended, weight_NS: Tensor, match_out_NS: Tensor
     ) -> Tensor:
         """The gradient of the query from [gradient of a; the query's own from elsewhere], `grad_NX`. The gradient of
         the query's products with the keys is written to `match_out_NS`."""
@@ -220,18 +231,8 @@ class Steps(Protocol):
     def combine(self, context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
         """u and v from a and h."""
 
-    def combine_backward(
-        self,
-        grad_NH: Tensor,
-        carried_NH: Tensor,
-        merged_B: Tensor | None,
-        plain_NH: Tensor,
-        noise_BH: Tensor | None,
-        weight_HX: Tensor,
-        total_out_NH: Tensor,
-    ) -> Tensor:
-        """The gradient of [a; h]. v gets `grad_NH` from the scores and `carried_NH` from the step after, to which it
-        is fed (`merged_B` as in `cell_backward`). The gradient under the tanh is written to `total_out_NH`."""
+    def combine_backward(self, given: CombineBack) -> Tensor:
+        """The gradient of [a; h]."""
 
 
 class PlainSteps:
@@ -278,24 +279,22 @@ class PlainSteps:
         return CellGrad(d_c * forget_NH, gates_out_NG @ weight_GX)
 
     @staticmethod
-    def attention(query_NH: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, padding_BS: Tensor) -> tuple[Tensor, Tensor]:
-        query_BRH = query_NH.view(keys_BSH.shape[0], -1, query_NH.shape[1])
-        match_BRS = torch.bmm(query_BRH, keys_BSH.transpose(1, 2))
-        weight_BRS = match_BRS.masked_fill_(padding_BS[:, None], -torch.inf).softmax(-1)
-        return torch.bmm(weight_BRS, memory_BSH).flatten(0, 1), weight_BRS.flatten(0, 1)
+    def attention(query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
+        query_BRH = query_NH.view(attended.keys_BSH.shape[0], -1, query_NH.shape[1])
+        match_BRS = torch.bmm(query_BRH, attended.keys_BSH.transpose(1, 2))
+        weight_BRS = match_BRS.masked_fill_(attended.padding_BS[:, None], -torch.inf).softmax(-1)
+        return torch.bmm(weight_BRS, attended.memory_BSE).flatten(0, 1), weight_BRS.flatten(0, 1)
 
     @staticmethod
-    def attention_backward(
-        grad_NX: Tensor, keys_BSH: Tensor, memory_BSH: Tensor, weight_NS: Tensor, match_out_NS: Tensor
-    ) -> Tensor:
-        sentences, hidden = keys_BSH.shape[0], keys_BSH.shape[2]
+    def attention_backward(grad_NX: Tensor, attended: Attended, weight_NS: Tensor, match_out_NS: Tensor) -> Tensor:
+        sentences, _, hidden = attended.keys_BSH.shape
         grad_BRX = grad_NX.view(sentences, -1, 2 * hidden)
         weight_BRS = weight_NS.view(sentences, -1, weight_NS.shape[1])
-        d_weight_BRS = torch.bmm(grad_BRX[..., :hidden], memory_BSH.transpose(1, 2))
+        d_weight_BRS = torch.bmm(grad_BRX[..., :hidden], attended.memory_BSE.transpose(1, 2))
         # Padding has weight 0, so its gradient is 0 as well.
         d_match_BRS = weight_BRS * (d_weight_BRS - (weight_BRS * d_weight_BRS).sum(-1, keepdim=True))
         match_out_NS.copy_(d_match_BRS.flatten(0, 1))
-        return torch.baddbmm(grad_BRX[..., hidden:], d_match_BRS, keys_BSH).flatten(0, 1)
+        return torch.baddbmm(grad_BRX[..., hidden:], d_match_BRS, attended.keys_BSH).flatten(0, 1)
 
     @staticmethod
     def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tensor | None) -> Combined:
@@ -303,15 +302,8 @@ class PlainSteps:
         return Combined(plain_NH, with_noise(plain_NH, noise_BH))
 
     @staticmethod
-    def combine_backward(
-        grad_NH: Tensor,
-        carried_NH: Tensor,
-        merged_B: Tensor | None,
-        plain_NH: Tensor,
-        noise_BH: Tensor | None,
-        weight_HX: Tensor,
-        total_out_NH: Tensor,
-    ) -> Tensor:
+    def combine_backward(given: CombineBack) -> Tensor:
+        grad_NH, carried_NH, merged_B, plain_NH, noise_BH, weight_HX, total_out_NH = given
         d_output_NH = with_noise(grad_NH + _merged(carried_NH, merged_B), noise_BH)
         torch.mul(d_output_NH, 1 - plain_NH * plain_NH, out=total_out_NH)
         return total_out_NH @ weight_HX

@@ -1,0 +1,198 @@
+"""Every model against torch's own LSTM and loops over words and positions."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from argbeam.data.vocabulary import BOS
+from argbeam.losses.replay import score
+from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
+from argbeam.models.lstm import Encoder
+from argbeam.models.lstm_decoder import LstmLayers
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.search import beam_search
+from argbeam.search.successors import Permutation
+from oracles import Tokens, enumerate_sequences, permutation
+from small_models import SOURCES, TARGETS, Made, batch_of, conv_model, language_model, lstm_model
+
+
+def torch_lstm(encoder: Encoder, embedding: int) -> nn.LSTM:
+    """torch.nn.LSTM with the encoder's weights; its second bias is zero."""
+    lstm = nn.LSTM(embedding, encoder.hidden, encoder.layers, batch_first=True).double()
+    with torch.no_grad():
+        for i, (inputs, recurrent) in enumerate(zip(encoder.inputs, encoder.recurrent, strict=True)):
+            getattr(lstm, f"weight_ih_l{i}").copy_(inputs.weight)
+            getattr(lstm, f"bias_ih_l{i}").copy_(inputs.bias)
+            getattr(lstm, f"weight_hh_l{i}").copy_(recurrent.weight)
+            getattr(lstm, f"bias_hh_l{i}").zero_()
+    return lstm
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_encoder_is_torch_lstm_over_packed_sequences(layers: int) -> None:
+    """Outputs at real positions, and every layer's states at each sentence's own last word."""
+    model, batch = lstm_model(layers=layers), batch_of()
+    with torch.no_grad():
+        memory_BSH, last_h, last_c = model.encoder(batch.source_BS, batch.source_length_B, [None] * layers)
+        x_BSE, length_B = model.encoder.embedding(batch.source_BS), batch.source_length_B
+        packed = pack_padded_sequence(x_BSE, length_B, batch_first=True, enforce_sorted=False)
+        outputs, (h_LBH, c_LBH) = torch_lstm(model.encoder, 4)(packed)
+        outputs_BSH, _ = pad_packed_sequence(outputs, batch_first=True)
+    for b, length in enumerate(batch.source_length_B.tolist()):
+        torch.testing.assert_close(memory_BSH[b, :length], outputs_BSH[b, :length], rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.stack(last_h), h_LBH, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.stack(last_c), c_LBH, rtol=0, atol=1e-12)
+
+
+def read_by_cells(decoder: LstmLayers, h: list[Tensor], c: list[Tensor], x_I: Tensor) -> Tensor:
+    """One word through nn.LSTMCell, a layer after the other; `h` and `c` are changed."""
+    for i, (inputs, recurrent) in enumerate(zip(decoder.inputs, decoder.recurrent, strict=True)):
+        cell = nn.LSTMCell(x_I.shape[0], h[i].shape[0]).double()
+        cell.weight_ih, cell.bias_ih, cell.weight_hh = inputs.weight, inputs.bias, recurrent.weight
+        nn.init.zeros_(cell.bias_hh)
+        h_1H, c_1H = cell(x_I[None], (h[i][None], c[i][None]))
+        x_I, h[i], c[i] = h_1H[0], h_1H[0], c_1H[0]
+    return x_I
+
+
+def zeros(decoder: LstmLayers) -> list[Tensor]:
+    return [torch.zeros(decoder.hidden, dtype=torch.float64) for _ in range(decoder.layers)]
+
+
+def naive_language_model(model: LstmLanguageModel, source: Sequence[int], words: Sequence[int]) -> list[Tensor]:
+    """The scores before each word. The source is not looked at."""
+    h, c, found = zeros(model.decoder), zeros(model.decoder), []
+    for word in [BOS, *words[:-1]]:
+        h_H = read_by_cells(model.decoder, h, c, model.decoder.embedding.weight[word])
+        found.append(model.output_layer.weight @ h_H + model.output_layer.bias)
+    return found
+
+
+def naive_conv(model: ConvSeq2Seq, source: Sequence[int], words: Sequence[int]) -> list[Tensor]:
+    """The scores before each word: z_j from the words of its window that there are, alpha_j and c_t by sums."""
+    encoder, side = model.encoder, model.encoder.window // 2
+    size = encoder.embedding.weight.shape[1]
+    x = [encoder.embedding.weight[word] for word in source]
+    last = encoder.position.weight.shape[0] - 1
+    a = [x_E + encoder.position.weight[min(j, last)] for j, x_E in enumerate(x)]
+    z = []
+    for j in range(len(source)):
+        z_H = torch.zeros(model.decoder.hidden, dtype=torch.float64)
+        for place, k in enumerate(range(j - side, j + side + 1)):
+            if 0 <= k < len(source):
+                z_H = z_H + encoder.convolution.weight[:, place * size : (place + 1) * size] @ a[k]
+        z.append(z_H)
+    h, c, found = zeros(model.decoder), zeros(model.decoder), []
+    for word in [BOS, *words[:-1]]:
+        exponentials = [math.exp((h[-1] @ z_H).item()) for z_H in z]
+        context_E = torch.zeros(size, dtype=torch.float64)
+        for exponential, x_E in zip(exponentials, x, strict=True):
+            context_E = context_E + exponential / sum(exponentials) * x_E
+        read_I = torch.cat([model.decoder.embedding.weight[word], context_E])
+        h_H = read_by_cells(model.decoder, h, c, read_I)
+        found.append(model.output_layer.weight @ h_H + model.output_layer.bias)
+    return found
+
+
+def naive_lstm(model: LstmSeq2Seq, source: Sequence[int], words: Sequence[int]) -> list[Tensor]:
+    """Luong et al. 2015: a_s = softmax(h W m_s), o = tanh(W_c [sum of a_s m_s; h]), and o goes with the next word."""
+    decoder = model.decoder
+    embedded_1SE = model.encoder.embedding(torch.tensor([list(source)]))
+    memory_1SH, (h_L1H, c_L1H) = torch_lstm(model.encoder, embedded_1SE.shape[2])(embedded_1SE)
+    h, c = list(h_L1H[:, 0]), list(c_L1H[:, 0])
+    output_H = torch.zeros_like(h[0])
+    found = []
+    for word in [BOS, *words[:-1]]:
+        x = decoder.embedding.weight[word]
+        if decoder.input_feeding:
+            x = torch.cat([x, output_H])
+        x = read_by_cells(decoder, h, c, x)
+        exponentials = [math.exp((x @ decoder.attention.weight @ m_H).item()) for m_H in memory_1SH[0]]
+        context_H = torch.zeros_like(x)
+        for exponential, m_H in zip(exponentials, memory_1SH[0], strict=True):
+            context_H = context_H + exponential / sum(exponentials) * m_H
+        output_H = torch.tanh(decoder.combine.weight @ torch.cat([context_H, x]))
+        found.append(model.output_layer.weight @ output_H + model.output_layer.bias)
+    return found
+
+
+WRITTEN_OUT: dict[str, tuple[Made, Callable[..., list[Tensor]]]] = {
+    "lstm": (lstm_model, naive_lstm),
+    "lstm without input feeding": (partial(lstm_model, input_feeding=False), naive_lstm),
+    "lstm_lm": (language_model, naive_language_model),
+    **{
+        f"conv {window} {positions}": (partial(conv_model, window=window, positions=positions), naive_conv)
+        for window, positions in [(1, 1), (3, 3), (5, 9), (7, 2)]
+    },
+}
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_the_model_is_the_one_written_out(layers: int, name: str) -> None:
+    """Windows from one word to more than the sentence has, and vectors for fewer positions than words and for more."""
+    make, naive = WRITTEN_OUT[name]
+    model, batch = make(layers=layers), batch_of()
+    with torch.no_grad():
+        scores_BTV = score(model, model.encode(batch, None), batch.target_BT)
+        for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+            expected_TV = torch.stack(naive(model, source, target))
+            torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
+
+
+def test_the_language_model_does_not_look_at_the_source() -> None:
+    model = language_model(layers=2)
+    with torch.no_grad():
+        one, other = batch_of(), batch_of([[6], [4, 5], [8, 8, 8]])
+        scores_BTV = score(model, model.encode(one, None), one.target_BT)
+        again_BTV = score(model, model.encode(other, None), other.target_BT)
+    torch.testing.assert_close(scores_BTV, again_BTV, rtol=0, atol=0)
+
+
+def log_probability(model: LstmLanguageModel) -> Callable[[Tokens], float]:
+    """Of a sequence of words, by the loops above."""
+
+    @cache
+    def logprobs(read: Tokens) -> list[float]:
+        with torch.no_grad():
+            return naive_language_model(model, [], [*read, BOS])[-1].log_softmax(0).tolist()
+
+    return lambda words: math.fsum(logprobs(words[:t])[words[t]] for t in range(len(words)))
+
+
+@given(
+    sources=st.lists(st.lists(st.integers(4, 7), min_size=1, max_size=4), min_size=1, max_size=3),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=20)
+def test_a_beam_as_wide_as_all_orders_finds_the_likeliest_order(sources: list[list[int]], seed: int) -> None:
+    """At most 24 orders of 4 words: every order in the order of its probability, repeated words once."""
+    model = language_model(layers=2, seed=seed)
+    batch = batch_of(sources, sources)
+    result = beam_search(
+        model,
+        model.encode(batch, None),
+        Permutation().start(batch),
+        beam_size=24,
+        length_B=batch.source_length_B,
+        steps=batch.source_BS.shape[1],
+        rule=LogprobSum(),
+        n_best=24,
+    )
+    rank = log_probability(model)
+    for b, source in enumerate(sources):
+        expected = sorted(enumerate_sequences(permutation(source), length=len(source)), key=rank, reverse=True)
+        found = [tuple(row[: len(source)]) for row in result.tokens_BNT[b].tolist()][: len(expected)]
+        ranks = result.score_BN[b].tolist()
+        assert ranks[: len(expected)] == pytest.approx([rank(words) for words in expected], abs=1e-9)
+        # Two orders may tie to the last digits; each found one has the rank it was found with.
+        assert [rank(words) for words in found] == pytest.approx(ranks[: len(expected)], abs=1e-9)
+        assert sorted(found) == sorted(expected)
+        assert all(value == -math.inf for value in ranks[len(expected) :])
