@@ -25,14 +25,9 @@ class Curve:
 
 
 def lines_png(
-    title: str,
-    x_label: str,
-    curves: Sequence[Curve],
-    *,
-    y_label: str = "",
-    ticks: Sequence[int] | None = None,
+    title: str, x_label: str, curves: Sequence[Curve], *, y_label: str = "", ticks: Sequence[int] = ()
 ) -> bytes:
-    """Curves over whole numbers; `ticks` are the marked ones."""
+    """Curves over whole numbers; `ticks` are the marked ones, if not all."""
     figure, axes = _figure(title, x_label, y_label)
     number = -1
     for curve in curves:
@@ -43,7 +38,7 @@ def lines_png(
             look = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.4}
             look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
             axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
-    if ticks is not None:
+    if ticks:
         axes.set_xticks(ticks)
     return _png(figure, axes)
 
@@ -64,10 +59,8 @@ def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
+    axes = figure.subplots(subplot_kw={"xlabel": x_label, "ylabel": y_label})
     axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#e6e6e6")
     axes.set_axisbelow(True)

@@ -34,10 +34,6 @@ class RunData:
     epochs_before: int
 
     @property
-    def is_cross_entropy(self) -> bool:
-        return list(self.recipe.stages.values())[-1].loss.kind == "cross_entropy"
-
-    @property
     def kept_epoch(self) -> EpochRow | None:
         """The epoch that the last finished stage kept."""
         if not self.records.stages:
@@ -149,7 +145,8 @@ def _search_rows(group: Sequence[tuple[RunData, EvaluationRow]]) -> list[SearchR
 
 def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> Table:
     beams = sorted({beam for row in rows for beam in row.by_beam})
-    reference = next((row.run for row in rows if row.run.is_cross_entropy), None)
+    last_loss = [(row.run, list(row.run.recipe.stages.values())[-1].loss.kind) for row in rows]
+    reference = next((run for run, kind in last_loss if kind == "cross_entropy"), None)
     # A gain is over the best of the reference's own searches, so that longer outputs alone are no gain.
     best: dict[int, float] = {}
     for row in (row for row in rows if row.run is reference and part not in _NO_GAIN):
@@ -205,11 +202,9 @@ def diagnostics_table(runs: Sequence[RunData]) -> Table:
 def settings_table(runs: Sequence[RunData]) -> Table:
     """The settings that differ between the recipes."""
     by_run = {run.label: dict(leaves(run.recipe.model_dump())) for run in runs}
-    rows = []
-    for key in dict.fromkeys(key for settings in by_run.values() for key in settings):
-        cells = [json.dumps(s[key], ensure_ascii=False) if key in s else "" for s in by_run.values()]
-        if len(set(cells)) > 1:
-            rows.append([key, *cells])
+    keys = dict.fromkeys(key for settings in by_run.values() for key in settings)
+    cells = {key: [json.dumps(s[key], ensure_ascii=False) if key in s else "" for s in by_run.values()] for key in keys}
+    rows = [[key, *values] for key, values in cells.items() if len(set(values)) > 1]
     return Table("Settings that differ", ["setting", *by_run], rows, [])
 
 
@@ -221,8 +216,7 @@ def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:
         same = [run for run in runs if run.recipe.task.kind == task]
         yield from _epoch_plot(f"Dev score, {task}", same, "dev.value")
     last = {run.label: run.records.epochs[-1].violations_by_tenth for run in runs if run.records.epochs}
-    tenths = {label: violations for label, violations in last.items() if violations}
-    if tenths:
+    if tenths := {label: violations for label, violations in last.items() if violations}:
         title = "Violations per word by tenth of the sentence, last epoch"
         yield Plot(title, bars_png(title, "tenth", tenths))
 

@@ -8,12 +8,13 @@ import importlib.util
 import os
 from functools import cache
 
+import os
+
 import torch
 from torch import Tensor
 
 from argbeam.errors import DeviceError
 from argbeam.runtime.graph_cache import CudaRecorder, Recorder
-from argbeam.runtime.group import take_cuda_device
 from argbeam.settings import Runtime
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
@@ -30,8 +31,14 @@ def choose_device(name: str) -> torch.device:
         raise DeviceError("runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        take_cuda_device()
+    if name == "cuda":  # the GPU of this process on its machine
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise DeviceError(
+                f"process {local} of this machine has no GPU of its own: there are {count}; start {count} at most, "
+                "or set runtime.device=cpu"
+            )
+        torch.cuda.set_device(local)
     return torch.device(name)
 
 

@@ -37,7 +37,7 @@ class CudaRecorder:
     """CUDA graphs that share one pool of memory: they never run at the same time."""
 
     def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
+        self.start_over()
 
     def start_over(self) -> None:
         # A pool without graphs cannot be used again while a library holds memory of it. cuBLAS does: its workspace lies
@@ -117,9 +117,6 @@ class GraphCache(Generic[Captured]):
 
     def statistics(self) -> dict[str, Any]:
         """For the records."""
-        statistics: dict[str, Any] = {
-            "captures": self.captures,
-            "capture_seconds": round(self.seconds, 3),
-            "captured_shapes": len(self.entries),
-        }
-        return statistics if self.failure is None else {**statistics, "not_captured": self.failure}
+        captured = {"capture_seconds": round(self.seconds, 3), "captured_shapes": len(self.entries)}
+        failed = {} if self.failure is None else {"not_captured": self.failure}
+        return {"captures": self.captures, **captured, **failed}

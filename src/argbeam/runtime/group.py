@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from argbeam.errors import ArgbeamError, DeviceError, ToldError
+from argbeam.errors import ArgbeamError, ToldError
 from argbeam.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -138,17 +138,6 @@ def joined() -> Iterator[Group]:
     dist.destroy_process_group()
 
 
-def take_cuda_device() -> None:
-    """Make "cuda" the GPU of this process on its machine."""
-    local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if local >= count:
-        raise DeviceError(
-            f"process {local} of this machine has no GPU of its own: there are {count}; start {count} at most, "
-            "or set runtime.device=cpu"
-        )
-    torch.cuda.set_device(local)
-
-
 def _join(size: int) -> Group:
     # Not every build of torch has them.
     from torch.distributed.distributed_c10d import PrefixStore
@@ -157,8 +146,7 @@ def _join(size: int) -> Group:
     store, rank, _ = next(rendezvous("env://", timeout=_JOIN_TIMEOUT))
     # torchrun may restart a group with the same store, which still holds the addresses of the dead processes.
     store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    both = torch.cuda.is_available() and dist.is_nccl_available()
-    backend = "cpu:gloo,cuda:nccl" if both else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
     return Group(rank, size, Watchdog(rank, size, os.environ["MASTER_ADDR"], Group(rank, size).first))
 

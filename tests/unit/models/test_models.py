@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -249,8 +250,8 @@ def test_scores_are_in_full_precision_under_autocast() -> None:
 @pytest.mark.parametrize("more", [0, 3])
 def test_scores_of_a_search_are_the_output_layer_s_with_zeros_behind_its_weights_or_without(more: int) -> None:
     """As on a GPU, where a vocabulary of 13 has 3 rows of zeros: they get no score."""
-    model = small_lstm(13, hidden=5).float()
-    layer, output_GRH = model.output_layer, torch.randn(4, 5, 5)
+    model = small_lstm(13, hidden=5)
+    layer, output_GRH = model.output_layer, torch.randn(4, 5, 5, dtype=torch.float64)
     weight_WH, bias_W = F.pad(layer.weight, (0, 0, 0, more)), F.pad(layer.bias, (0, more))
     with torch.no_grad():
         expected_GRV = output_GRH @ layer.weight.T + layer.bias
