@@ -8,8 +8,6 @@ import importlib.util
 import os
 from functools import cache
 
-import os
-
 import torch
 from torch import Tensor
 
