@@ -6,36 +6,30 @@ with gradient. `contract` is what every loss meets. No search belongs here: loss
 
 from collections.abc import Callable
 
-from argbeam.losses.bso import Bso, Cost, Normalise, one_minus_authors_bleu, one_minus_bleu, zero_one
+from argbeam.losses.bso import COSTS, Bso, Normalise
 from argbeam.losses.contract import Loss, StepLoss
 from argbeam.losses.crf import Crf
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.mixed import Mixed
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled, Searched
-from argbeam.losses.risks import Risk, one_minus_sentence_bleu, token_error
-from argbeam.losses.risks import zero_one as zero_one_risk
+from argbeam.losses.risks import RISKS
 from argbeam.losses.scheduled_sampling import Exponential, InverseSigmoid, Linear, Schedule, ScheduledSampling
 from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
 from argbeam.search.score_rules import LastScore, ScoreSum
-from argbeam.search.stop_rules import STOPS
+from argbeam.search.stop_rules import STOPS, Stop
+from argbeam.search.successors import Successors
 from argbeam.settings import losses as settings
 from argbeam.tasks.contract import Task
 
 __all__ = ["Bso", "CrossEntropy", "Loss", "StepLoss", "make_loss"]
 
-COSTS: dict[str, Cost] = {"zero_one": zero_one, "sentence_bleu": one_minus_bleu, "authors_bleu": one_minus_authors_bleu}
 POLICIES: dict[str, Callable[[float], Policy]] = {
     "restart": Restart,
     "early_update": EarlyUpdate,
     "max_violation": MaxViolation,
 }
 RULES: dict[str, LastScore | ScoreSum] = {"last_score": LastScore(), "score_sum": ScoreSum()}
-RISKS: dict[str, Risk] = {
-    "sentence_bleu": one_minus_sentence_bleu,
-    "zero_one": zero_one_risk,
-    "token_error": token_error,
-}
 
 
 def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
@@ -52,12 +46,7 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
             return CrossEntropy()
         case settings.BsoLoss():
             return Bso(
-                successors=task.constraint if loss.constrained else task.unconstrained,
-                train_beam=loss.train_beam,
-                stop=STOPS[loss.stop],
-                open_length=task.open_length,
-                start_beam=loss.start_beam,
-                epochs_per_beam=loss.epochs_per_beam,
+                *_training_search(loss, task),
                 margin=loss.margin,
                 cost=COSTS[loss.cost],
                 cost_scale=loss.cost_scale,
@@ -67,16 +56,8 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
                 rule=RULES[loss.rule],
             )
         case settings.CrfLoss():
-            return Crf(
-                successors=task.constraint if loss.constrained else task.unconstrained,
-                train_beam=loss.train_beam,
-                stop=STOPS[loss.stop],
-                open_length=task.open_length,
-                start_beam=loss.start_beam,
-                epochs_per_beam=loss.epochs_per_beam,
-                normalise=Normalise(loss.normalise),
-                reset_optimizer=loss.reset_optimizer,
-            )
+            search, normalise = _training_search(loss, task), Normalise(loss.normalise)
+            return Crf(*search, normalise=normalise, reset_optimizer=loss.reset_optimizer)
         case settings.ScheduledSamplingLoss():
             return ScheduledSampling(
                 successors=task.unconstrained,
@@ -105,6 +86,12 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
                 risk=RISKS[loss.risk],
                 extra_length=loss.extra_length if task.open_length else 0,
             )
+
+
+def _training_search(loss: settings.SearchLoss, task: Task) -> tuple[Successors, int, Stop, bool, int, int]:
+    """The first six arguments of `Bso` and `Crf`: successors, stop rule, and the growing beam."""
+    successors = task.constraint if loss.constrained else task.unconstrained
+    return successors, loss.train_beam, STOPS[loss.stop], task.open_length, loss.start_beam, loss.epochs_per_beam
 
 
 def _schedule(schedule: settings.Schedule) -> Schedule:

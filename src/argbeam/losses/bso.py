@@ -56,6 +56,9 @@ def one_minus_authors_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tens
     return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT)
 
 
+COSTS: dict[str, Cost] = {"zero_one": zero_one, "sentence_bleu": one_minus_bleu, "authors_bleu": one_minus_authors_bleu}
+
+
 @dataclass(frozen=True)
 class Bso:
     """The loss of section 4.1: over all violations, cost * (margin - f(gold) + f(rival)).

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from argbeam.data.batches import Batch
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import ScoreRule
-from argbeam.search.stop_rules import Stop
+from argbeam.search.score_rules import LogprobSum, ScoreRule
+from argbeam.search.stop_rules import Stop, StopBest
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StepLoss(Protocol):
 
 
 class Loss(Protocol):
-    """A loss as a recipe names it: it may change from epoch to epoch."""
+    """A loss as a recipe names it: it may change from epoch to epoch. The defaults are those of log-probabilities."""
 
     def at(self, epoch: int) -> StepLoss:
         """The loss in this epoch of its stage, counted from 0."""
@@ -54,15 +54,19 @@ class Loss(Protocol):
     @property
     def reset_optimizer(self) -> bool:
         """Whether the optimizer's sums start again from zero when the loss changes between two epochs."""
+        return False
 
     @property
     def rule(self) -> ScoreRule:
         """Score rule of models trained with this loss."""
+        return LogprobSum()
 
     @property
     def stop(self) -> Stop:
         """Stop rule of these models, in tasks of open length."""
+        return StopBest()
 
     @property
     def weights(self) -> LossWeights | None:
         """The loss's own weights, if any."""
+        return None

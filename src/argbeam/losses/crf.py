@@ -13,7 +13,7 @@ from argbeam.losses.replay import replay_each
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.gold import EarlyUpdate
-from argbeam.search.result import Beams, prefix_tokens
+from argbeam.search.result import prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreSum
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import Stop, StopTop
@@ -59,21 +59,15 @@ class CrfStep:
         policy = EarlyUpdate(margin=0.0)
         state = model.encode(batch, noise)
         found, beams = search_with_gold(model, state, crf.successors, settings, batch, policy)
-        beam_BKT, alive_BK = _beam_at(beams, found.stop_B, self.beam)
+        # The beam of the last step, or of the step at which gold was lost.
+        step_BK = found.stop_B[:, None].expand(-1, self.beam)
+        place_BK = torch.arange(self.beam, device=step_BK.device).expand_as(step_BK)
+        beam_BKT = prefix_tokens(beams, place_BK, step_BK)
+        alive_BK = beams.scores_TBJ[:, :, : self.beam].gather(0, step_BK[None])[0] > NEVER
         scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1))
         until_B = (found.stop_B + 1).minimum(length_B)
         total = _minus_log_probability(scores_BRT, beam_BKT, alive_BK, gold_BT, until_B).sum()
         return searched_output(total, crf.normalise, found, length_B, restarts=False)
-
-
-def _beam_at(
-    beams: Beams, step_B: Int[Tensor, " B"], beam_size: int
-) -> tuple[Int[Tensor, "B K T"], Bool[Tensor, "B K"]]:
-    """The prefixes on the beam of one step of each sentence, and which of its places hold one."""
-    step_BK = step_B[:, None].expand(-1, beam_size)
-    place_BK = torch.arange(beam_size, device=step_B.device).expand_as(step_BK)
-    score_BK = beams.scores_TBJ[:, :, :beam_size].gather(0, step_BK[None])[0]
-    return prefix_tokens(beams, place_BK, step_BK), score_BK > NEVER
 
 
 def _minus_log_probability(

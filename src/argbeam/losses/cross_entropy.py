@@ -8,23 +8,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.losses.contract import LossOutput
+from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.replay import score
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import LogprobSum
-from argbeam.search.stop_rules import StopBest
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Loss):
     """Minus the sum of the gold tokens' log-probabilities, over the number of sentences."""
 
-    rule = LogprobSum()
-    stop = StopBest()
     beam = 0
-    reset_optimizer = False
-    weights = None
 
     def at(self, epoch: int) -> "CrossEntropy":
         return self

@@ -8,15 +8,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.losses.contract import LossOutput, LossWeights
+from argbeam.losses.contract import Loss, LossOutput, LossWeights
 from argbeam.losses.cross_entropy import CrossEntropy, per_sentence
 from argbeam.losses.replay import gold_outputs
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu
 from argbeam.losses.sampling import drawn_tokens, needed, until_end, with_room, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import NEVER, LogprobSum
-from argbeam.search.stop_rules import StopBest
+from argbeam.search.score_rules import NEVER
 from argbeam.search.successors import Successors
 
 
@@ -34,7 +33,7 @@ class Baseline(nn.Module):
 
 
 @dataclass(frozen=True)
-class Mixer:
+class Mixer(Loss):
     """The last delta tokens of a sentence are the model's own, drawn from it, and may turn out more or fewer.
 
     The tokens before them are trained by cross-entropy. An own token has the loss -(reward - baseline) * log p(token):
@@ -52,9 +51,6 @@ class Mixer:
     extra_length: int = 4
     baseline_rate: float = 0.01
     baseline_weight: float = 0.01
-    rule = LogprobSum()
-    stop = StopBest()
-    reset_optimizer = False
 
     @property
     def weights(self) -> LossWeights:

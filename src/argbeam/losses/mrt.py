@@ -9,7 +9,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import PAD
-from argbeam.losses.contract import LossOutput
+from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import per_sentence
 from argbeam.losses.replay import token_logprobs
 from argbeam.losses.risks import Risk, one_minus_sentence_bleu
@@ -78,7 +78,7 @@ class Searched:
 
 
 @dataclass(frozen=True)
-class Mrt:
+class Mrt(Loss):
     """Over the distinct candidates y of a sentence, the sum of Q(y) risk(y) with Q(y) = p(y)^alpha / sum p(y')^alpha.
 
     `alpha` is the sharpness of Q; with `include_gold` gold is a candidate. `successors` are those of the candidates;
@@ -91,10 +91,6 @@ class Mrt:
     include_gold: bool = True
     risk: Risk = one_minus_sentence_bleu
     extra_length: int = 4
-    rule = LogprobSum()
-    stop = StopBest()
-    reset_optimizer = False
-    weights = None
 
     @property
     def beam(self) -> int:

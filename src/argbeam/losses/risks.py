@@ -37,6 +37,9 @@ def token_error(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_lengt
     return 1 - same_XT.sum(1) / longest_X
 
 
+RISKS: dict[str, Risk] = {"sentence_bleu": one_minus_sentence_bleu, "zero_one": zero_one, "token_error": token_error}
+
+
 def _ends(tokens_XT: Int[Tensor, "X T"], length_X: Int[Tensor, " X"]) -> Int[Tensor, " X"]:
     """1 where a row ends in the end symbol, else 0."""
     last_X = tokens_XT.gather(1, (length_X - 1).clamp(min=0)[:, None])[:, 0]

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 import torch
 
 from argbeam.data.batches import Batch
-from argbeam.losses.contract import LossOutput
+from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import gold_loss
 from argbeam.losses.replay import score
 from argbeam.losses.sampling import READ_SITE, best_tokens, drawn_tokens, needed, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.search.score_rules import LogprobSum
-from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Successors
 
 Schedule = Callable[[int], float]
@@ -61,7 +59,7 @@ _LEVELS = 20
 
 
 @dataclass(frozen=True)
-class ScheduledSampling:
+class ScheduledSampling(Loss):
     """Cross-entropy of the gold tokens after a history with some tokens of the model's own.
 
     `successors` are the tokens that the model may choose: all rows and steps alike (`Unconstrained`). `sampled` draws
@@ -72,10 +70,6 @@ class ScheduledSampling:
     schedule: Schedule
     highest: float = 1.0
     sampled: bool = True
-    rule = LogprobSum()
-    stop = StopBest()
-    reset_optimizer = False
-    weights = None
 
     def at(self, epoch: int) -> "ScheduledSamplingStep":
         # The first level that is not above `highest`; floats just under a level are meant to be on it.
