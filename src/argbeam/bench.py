@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import torch
@@ -162,19 +162,9 @@ def bench(
 def show_rows(rows: Sequence[BenchRow], shape: BenchShape, device: torch.device) -> None:
     """A table of the rows."""
     headers = ("system", "beam", "ms", "spread", "tokens/s", "ratio", "memory MB", "capture s")
-    shown = [
-        (
-            row.system,
-            str(row.beam or "-"),
-            f"{row.ms:.2f}",
-            f"{row.spread:.2f}",
-            f"{row.tokens_per_s:,.0f}",
-            "-" if row.ratio is None else f"{row.ratio:.2f}",
-            f"{row.memory_mb:.0f}" if row.memory_mb else "-",
-            f"{row.capture_s:.2f}" if row.capture_s else "-",
-        )
-        for row in rows
-    ]
+    formats = ("", "", ".2f", ".2f", ",.0f", ".2f", ".0f", ".2f")
+    # What a system does not have is None or 0: a beam, a ratio, memory of the device, a capture.
+    shown = [[format(x, f) if x else "-" for x, f in zip(astuple(row), formats, strict=True)] for row in rows]
     table(headers, shown, title=f"{shape}, {device.type}")
 
 

@@ -16,7 +16,7 @@ from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.result import Beams
-from argbeam.search.score_rules import LogprobSum, ScoreRule
+from argbeam.search.score_rules import NEVER, LogprobSum, ScoreRule
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.settings import Decode
@@ -206,19 +206,15 @@ def _of_all_processes(group: Group, decoded: dict[int, Decoded]) -> dict[int, De
 
 
 def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
-    """Per sentence and step, for each row of the beam: its newest token, its parent's row in the beam before, its
-    score."""
-    tokens, parents, scores = beams.tokens_TBJ.tolist(), beams.parents_TBJ.tolist(), beams.scores_TBJ.tolist()
-    steps = len(tokens)
+    """Per sentence and step: newest tokens, parents' places in the beam before, and scores of the hypotheses."""
+    tokens_TBJ, scores_TBJ = beams.tokens_TBJ.cpu(), beams.scores_TBJ.cpu()
+    named = {"tokens": tokens_TBJ, "parents": beams.parents_TBJ.cpu(), "ranks": scores_TBJ}
+    real_TBJ, over_TB = scores_TBJ > NEVER, (tokens_TBJ == PAD).all(2).tolist()
     return [
         tuple(
-            {
-                "tokens": [token for token, s in zip(tokens[t][i], scores[t][i], strict=True) if s > -math.inf],
-                "parents": [parent for parent, s in zip(parents[t][i], scores[t][i], strict=True) if s > -math.inf],
-                "ranks": [s for s in scores[t][i] if s > -math.inf],
-            }
-            for t in range(min(limit, steps))
-            if any(token != PAD for token in tokens[t][i])
+            {name: values_TBJ[t, i][real_TBJ[t, i]].tolist() for name, values_TBJ in named.items()}
+            for t in range(min(limit, len(over_TB)))
+            if not over_TB[t][i]
         )
         for i, limit in enumerate(limits)
     ]

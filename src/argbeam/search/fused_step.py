@@ -1,4 +1,4 @@
-"""Kernels of the search on a GPU: a training step in one launch, and constraints that move and advance at once."""
+"""A step of the training search on a GPU, in one kernel."""
 
 from typing import TypeGuard
 
@@ -8,7 +8,6 @@ from argbeam.runtime import device as devices
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
 from argbeam.search.result import Beam, SearchStep
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreSum
-from argbeam.search.successors import AdvancesFrom, Choices
 from argbeam.search.top_k import AllScores, LiveScores
 
 if devices.TRITON_INSTALLED:
@@ -30,10 +29,3 @@ def kernel_step(beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldTok
     return fused_step_kernel.search_step(
         beam, scores.scores_BRC, scores.candidates_BC, allowed_NC, gold, sums=scores.rule.adds_up
     )
-
-
-def advance_from(choices: Choices, rows_N: Tensor, tokens_N: Tensor) -> Choices:
-    """`choices.select(rows_N).advance(tokens_N)`, at once where the choices can."""
-    if isinstance(choices, AdvancesFrom):
-        return choices.advance_from(rows_N, tokens_N)
-    return choices.select(rows_N).advance(tokens_N)

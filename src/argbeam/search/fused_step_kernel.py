@@ -4,6 +4,7 @@ The same as `gold.gold_step`, in one kernel with a program per sentence. Where r
 before it finds the maximum of every block of columns: the best tokens lie in the blocks with the highest maxima.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,14 +91,8 @@ def search_step(
 def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[SearchStep, Verdict]:
     """Memory for what a step leaves."""
     kept, rows = kept_with_gold(beam_size), batch * (beam_size + 1)
-
-    def whole(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int64, device=like.device)
-
-    def flag(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.bool, device=like.device)
-
-    real = like.new_empty
+    real, whole = like.new_empty, partial(torch.empty, dtype=torch.int64, device=like.device)
+    flag = partial(torch.empty, dtype=torch.bool, device=like.device)
     best = TopSuccessors(parents_BJ=whole(batch, kept), tokens_BJ=whole(batch, kept), scores_BJ=real(batch, kept))
     verdict = Verdict(
         violation_B=flag(batch), rival_B=whole(batch), rival_score_B=real(batch), rival_ended_B=flag(batch),

@@ -16,13 +16,13 @@ from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.models.contract import Model, Scorer, Shortcuts
 from argbeam.models.state import State
-from argbeam.search.fused_step import advance_from, kernel_fits, kernel_step
+from argbeam.search.fused_step import kernel_fits, kernel_step
 from argbeam.search.gold import Gold, Verdict, gold_step, gold_tokens, violations_of
 from argbeam.search.live_rows import first_state, host_may_look, live_rows, next_state
 from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
-from argbeam.search.successors import Choices, Successors
+from argbeam.search.successors import AdvancesFrom, Choices, Successors
 from argbeam.search.top_k import AllScores, LiveScores, score_tokens
 
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
@@ -156,11 +156,12 @@ def search_in_parts(
         if pauses and (t + 1) % _LOOK_EVERY == 0:
             over = (endings.over_B | (length_B <= t + 1)).all()
             yield Pause(over, partial(read, tuple(history), (), beam, endings))
-        if on_host:
-            choices = choices.select(step.rows_N).advance(step.tokens_N)
-            live = live_rows(beam, active_TB[t + 1] & ~endings.over_B, lanes=lanes)
+        if isinstance(choices, AdvancesFrom):
+            choices = choices.advance_from(step.rows_N, step.tokens_N)
         else:
-            choices = advance_from(choices, step.rows_N, step.tokens_N)
+            choices = choices.select(step.rows_N).advance(step.tokens_N)
+        if on_host:
+            live = live_rows(beam, active_TB[t + 1] & ~endings.over_B, lanes=lanes)
         state = next_state(model, state, step.rows_N, step.tokens_N, live)
     yield Pause(None, partial(read, history, verdicts, beam, endings))
 
@@ -251,12 +252,5 @@ def _result(
     violations = None
     if gold is not None:
         violations = violations_of(beams, verdicts, gold, beam_size=settings.beam_size, stop=settings.stop)
-    return SearchResult(
-        tokens_BNT=tokens_BNT,
-        score_BN=score_BN,
-        length_BN=(tokens_BNT != PAD).sum(2),
-        finished_BN=ended_BN,
-        dead_B=dead_B,
-        beams=beams,
-        violations=violations,
-    )
+    length_BN = (tokens_BNT != PAD).sum(2)
+    return SearchResult(tokens_BNT, score_BN, length_BN, ended_BN, dead_B, beams, violations)

@@ -107,16 +107,11 @@ def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[T
 
 
 def _best_of_all(
-    rule: ScoreRule,
-    beam: Beam,
-    row_scores_BKP: Tensor,
-    row_columns_BKP: Tensor,
-    candidates_BC: Tensor | None,
-    kept: int,
+    rule: ScoreRule, beam: Beam, scores_BKP: Tensor, columns_BKP: Tensor, candidates_BC: Tensor | None, kept: int
 ) -> TopSuccessors:
     """The best successors among those with the best tokens of each row."""
-    scores_BX = rule.prefix_scores(beam.score_BK, row_scores_BKP).flatten(1)
-    columns_BX = row_columns_BKP.flatten(1)
+    scores_BX = rule.prefix_scores(beam.score_BK, scores_BKP).flatten(1)
+    columns_BX = columns_BKP.flatten(1)
     missing = kept - scores_BX.shape[1]
     if missing > 0:  # fewer candidates than places: the rest are empty
         scores_BX = torch.nn.functional.pad(scores_BX, (0, missing), value=NEVER)
@@ -125,7 +120,7 @@ def _best_of_all(
     columns_BJ = columns_BX.gather(1, places_BJ)
     tokens_BJ = columns_BJ if candidates_BC is None else candidates_BC.gather(1, columns_BJ)
     # Worked example, K = 3 rows with P = 2 tokens each: places [0, 1, 5] have parents [0, 0, 2].
-    parents_BJ = places_BJ // row_scores_BKP.shape[2]
+    parents_BJ = places_BJ // scores_BKP.shape[2]
     if missing > 0:
-        parents_BJ = parents_BJ.clamp(max=row_scores_BKP.shape[1] - 1)
+        parents_BJ = parents_BJ.clamp(max=scores_BKP.shape[1] - 1)
     return TopSuccessors(parents_BJ, tokens_BJ, scores_BJ)

@@ -13,7 +13,6 @@ def adagrad(
     total: Tensor,
     average: Tensor | None,
     scale: Tensor,
-    *,
     rate: float,
     epsilon: float,
     decay: float,

@@ -4,20 +4,12 @@ Every shape in a step is fixed by (B, S, T) and the loss with its beam, and rest
 encoder, search, replay, backward, clipping and update are captured once and replayed without the host.
 """
 
-from dataclasses import dataclass
-
 import torch
 
 from argbeam.data.batches import Batch
 from argbeam.losses.contract import StepLoss
 from argbeam.runtime.graph_cache import MOST_SHAPES, Graph, GraphCache, Recorder
 from argbeam.training.step import TrainStep
-
-
-@dataclass(frozen=True)
-class _StepGraph:
-    graph: Graph
-    batch: Batch
 
 
 class CapturedStep:
@@ -27,7 +19,7 @@ class CapturedStep:
     """
 
     def __init__(self, step: TrainStep, recorder: Recorder, most: int = MOST_SHAPES) -> None:
-        self.step, self.graphs = step, GraphCache[_StepGraph](recorder, most)
+        self.step, self.graphs = step, GraphCache[tuple[Graph, Batch]](recorder, most)
         self.update = torch.zeros((), dtype=torch.int64, device=step.device)
         self.loss: StepLoss | None = None
 
@@ -41,11 +33,13 @@ class CapturedStep:
         if captured is None:
             self.step(loss, batch, self.update)
         else:
-            captured.batch.copy_from(batch)
-            captured.graph.replay()
+            graph, fixed = captured
+            fixed.copy_from(batch)
+            graph.replay()
 
-    def _capture(self, loss: StepLoss, batch: Batch) -> _StepGraph:
+    def _capture(self, loss: StepLoss, batch: Batch) -> tuple[Graph, Batch]:
+        """A graph of the step, and the batch whose memory it reads."""
         fixed = batch.clone(self.step.device)
         with self.graphs.capturing() as graph:
             self.step(loss, fixed, self.update)
-        return _StepGraph(graph, fixed)
+        return graph, fixed

@@ -10,9 +10,25 @@ from argbeam.settings import Stage
 from argbeam.tasks.contract import Item
 
 DIVERGED = "training has diverged: lower the learning rates of the stage"
-# Sums that some losses report, by what a record divides them by.
-_PER_SENTENCE = ("reward", "risk", "candidates")
-_PER_WORD = ("own_words", "sequence_loss", "cross_entropy")
+# Figures of a record: one sum of the steps, divided by another (at least 1). Each loss reports some of these sums.
+_FIGURES = {
+    "loss_per_word": ("loss", "words"),
+    "gradient_norm": ("norm", "updates"),
+    "violations_per_word": ("violations", "words"),
+    "rival_is_gold_share": ("rival_is_gold", "violations"),
+    "rival_ended_share": ("rival_ended", "violations"),
+    "segment_length": ("segment_words", "violations"),
+    "gold_on_beam": ("gold_on_beam", "sentences"),
+    "stopped_early_share": ("stopped_early", "sentences"),
+    "stop_step": ("stop_words", "sentences"),
+    "reward_per_sentence": ("reward", "sentences"),
+    "risk_per_sentence": ("risk", "sentences"),
+    "candidates_per_sentence": ("candidates", "sentences"),
+    "own_words_per_word": ("own_words", "words"),
+    "sequence_loss_per_word": ("sequence_loss", "words"),
+    "cross_entropy_per_word": ("cross_entropy", "words"),
+    "baseline_error": ("baseline_error", "own_words"),
+}
 
 
 def dev_figures(
@@ -54,39 +70,16 @@ def is_better(stage: Stage, value: float | None, best: float | None) -> bool:
 
 
 def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:
-    """Averages and shares from sums: `loss_per_word` is `loss` divided by `words`, and so on."""
-    words, sentences = max(1.0, sum_of(sums, "words")), max(1.0, sum_of(sums, "sentences"))
-    updates = max(1.0, sum_of(sums, "updates"))
-    figures: dict[str, Any] = {
-        "sentences": sentences,
-        "words": words,
-        "loss_per_word": sum_of(sums, "loss") / words,
-        "gradient_norm": sum_of(sums, "norm") / updates,
-        "not_finite": sum_of(sums, "not_finite"),
-        "out_of_memory": sum_of(sums, "out_of_memory"),
-    }
+    """Counts, and averages and shares from sums."""
+    sums = {"loss": 0.0, "norm": 0.0, **sums}
+    figures: dict[str, Any] = {name: max(1.0, sum_of(sums, name)) for name in ("sentences", "words")}
+    figures |= {name: sum_of(sums, name) for name in ("not_finite", "out_of_memory")}
+    for name, (part, whole) in _FIGURES.items():
+        if part in sums:
+            figures[name] = sum_of(sums, part) / max(1.0, sum_of(sums, whole))
     if "violations" in sums:
-        violations = sum_of(sums, "violations")
-        figures |= {
-            "violations_per_word": violations / words,
-            "violations_by_tenth": [
-                v / max(1.0, w) for v, w in zip(sums["violations_by_tenth"], sums["words_by_tenth"], strict=True)
-            ],
-            "rival_is_gold_share": sum_of(sums, "rival_is_gold") / max(1.0, violations),
-            "rival_ended_share": sum_of(sums, "rival_ended") / max(1.0, violations),
-            "segment_length": sum_of(sums, "segment_words") / max(1.0, violations),
-            "gold_on_beam": sum_of(sums, "gold_on_beam") / sentences,
-        }
-    if "stopped_early" in sums:
-        figures |= {
-            "stopped_early_share": sum_of(sums, "stopped_early") / sentences,
-            "stop_step": sum_of(sums, "stop_words") / sentences,
-        }
-    # Of losses that train on their own outputs.
-    figures |= {f"{name}_per_sentence": sum_of(sums, name) / sentences for name in _PER_SENTENCE if name in sums}
-    figures |= {f"{name}_per_word": sum_of(sums, name) / words for name in _PER_WORD if name in sums}
-    if "baseline_error" in sums:
-        figures["baseline_error"] = sum_of(sums, "baseline_error") / max(1.0, sum_of(sums, "own_words"))
+        by_tenth = zip(sums["violations_by_tenth"], sums["words_by_tenth"], strict=True)
+        figures["violations_by_tenth"] = [violations / max(1.0, words) for violations, words in by_tenth]
     return figures
 
 

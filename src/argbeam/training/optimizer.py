@@ -78,21 +78,11 @@ class Adagrad:
     def _kernel_step(self, gradients: list[Tensor], scale: Tensor) -> None:
         """The rest of a step in one kernel per tensor."""
         averages: Sequence[Tensor | None] = self.averages or [None] * len(gradients)
-        for parameter, gradient, total, average, rate in zip(
-            self.parameters, gradients, self.sums, averages, self.rates, strict=True
-        ):
-            adagrad(
-                parameter,
-                gradient.contiguous(),
-                total,
-                average,
-                scale,
-                rate=rate,
-                epsilon=self.epsilon,
-                decay=self.average,
-            )
+        tensors = zip(self.parameters, gradients, self.sums, averages, self.rates, strict=True)
+        for weight, gradient, total, average, rate in tensors:
+            adagrad(weight, gradient.contiguous(), total, average, scale, rate, self.epsilon, self.average)
             # Autograd does not see the writes of a kernel.
-            torch.autograd.graph.increment_version(parameter)
+            torch.autograd.graph.increment_version(weight)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from argbeam.losses import Loss
-from argbeam.models import Network, load_weights
+from argbeam.models import Network
 from argbeam.training.step import TrainStep
 
 
@@ -40,24 +40,15 @@ def stage_tensors(loss: Loss, step: TrainStep) -> dict[str, Tensor]:
     return {**tensors, "streak": step.streak}
 
 
+@torch.no_grad()
 def restore_stage(tensors: dict[str, Tensor], loss: Loss, step: TrainStep) -> None:
     """Put the tensors of `stage_tensors` back in place; a checkpoint between stages holds none of them."""
-    for total, saved in zip(step.optimizer.sums, _numbered(tensors, "optimizer."), strict=False):
-        total.copy_(saved)
-    for average, saved in zip(step.optimizer.averages, _numbered(tensors, "average."), strict=False):
-        average.copy_(saved)
-    own = tensors_under(tensors, "loss.", step.device)
-    if loss.weights is not None and own:
-        load_weights(loss.weights.module, own)
+    for name, tensor in stage_tensors(loss, step).items():
+        if name in tensors:
+            tensor.copy_(tensors[name])
     step.sums.values.update(tensors_under(tensors, "sums.", step.device))
-    if "streak" in tensors:
-        step.streak.copy_(tensors["streak"])
 
 
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
     """Copies of the tensors whose name starts with a prefix, without it."""
     return {k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
-    return [tensors[f"{prefix}{i}"] for i in range(sum(name.startswith(prefix) for name in tensors))]
