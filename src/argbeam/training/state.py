@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from argbeam.losses import Loss
-from argbeam.models import Network
+from argbeam.models import Network, load_weights
 from argbeam.training.step import TrainStep
 
 
@@ -43,8 +43,11 @@ def stage_tensors(loss: Loss, step: TrainStep) -> dict[str, Tensor]:
 @torch.no_grad()
 def restore_stage(tensors: dict[str, Tensor], loss: Loss, step: TrainStep) -> None:
     """Put the tensors of `stage_tensors` back in place; a checkpoint between stages holds none of them."""
+    own = tensors_under(tensors, "loss.", step.device)
+    if loss.weights is not None and own:
+        load_weights(loss.weights.module, own)
     for name, tensor in stage_tensors(loss, step).items():
-        if name in tensors:
+        if name in tensors and not name.startswith("loss."):
             tensor.copy_(tensors[name])
     step.sums.values.update(tensors_under(tensors, "sums.", step.device))
 
