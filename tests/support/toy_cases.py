@@ -63,7 +63,6 @@ class Case:
         rule: ScoreRule,
         stop: Stop | None = None,
         n_best: int = 1,
-        steps: int = 0,
         golds: list[Tokens] | None = None,
         policy: Policy | None = None,
     ) -> SearchResult:
@@ -78,7 +77,7 @@ class Case:
             self.successors.start(self.batch),
             beam_size=beam,
             length_B=torch.tensor(lengths),
-            steps=max(steps, *lengths),
+            steps=max(lengths),
             rule=rule,
             stop=stop,
             gold=gold,
@@ -116,14 +115,13 @@ def table_violations(
     policy: Policy,
     *,
     beam: int,
-    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
     stop: Stop | None = None,
     source: Tokens = (4,),
     successors: Successors | None = None,
 ) -> Violations:
     """The violations of such a sentence."""
     case = table_case(table, len(gold), end_symbol=stop is not None, source=source, successors=successors)
-    found = case.search(beam=beam, rule=rule, stop=stop, golds=[gold], policy=policy).violations
+    found = case.search(beam=beam, rule=LastScore(), stop=stop, golds=[gold], policy=policy).violations
     assert found is not None
     return found
 
@@ -149,33 +147,28 @@ def unconstrained_cases(draw: st.DrawFn, *, end_symbol: bool) -> Case:
 
 
 @st.composite
-def permutation_cases(draw: st.DrawFn) -> Case:
-    vocabulary = draw(st.integers(5, 8))
-    sources = draw(st.lists(st.lists(st.integers(4, vocabulary - 1), min_size=1, max_size=5), min_size=1, max_size=4))
+def constrained_cases(draw: st.DrawFn, *, parsing: bool) -> Case:
+    """Sources to be ordered, or to be parsed with one action or two."""
+    sizes = [(6, 1), (7, 2), (8, 2)] if parsing else [(5, 0), (6, 0), (7, 0), (8, 0)]
+    vocabulary, actions = draw(st.sampled_from(sizes))
+    source = st.lists(st.integers(4, vocabulary - actions - 1), min_size=1, max_size=3 if parsing else 5)
+    sources = draw(st.lists(source, min_size=1, max_size=4))
     model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=2.0)
-    lengths = [len(source) for source in sources]
-    loops = [permutation(source) for source in sources]
-    return Case(model, list(range(len(sources))), sources, lengths, loops, Permutation())
+    numbers = list(range(len(sources)))
+    if not parsing:
+        return Case(model, numbers, sources, list(map(len, sources)), list(map(permutation, sources)), Permutation())
+    loops = [shift_reduce(source, vocabulary=vocabulary, actions=actions) for source in sources]
+    lengths = [2 * len(source) - 1 for source in sources]
+    return Case(model, numbers, sources, lengths, loops, ShiftReduce(vocabulary, actions))
 
 
-@st.composite
-def parsing_cases(draw: st.DrawFn) -> Case:
-    vocabulary, actions = draw(st.sampled_from([(6, 1), (7, 2), (8, 2)]))
-    tokens = st.integers(4, vocabulary - actions - 1)
-    sources = draw(st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=4))
-    lengths = [2 * len(s) - 1 for s in sources]
-    model = ToyModel(vocabulary, seed=draw(st.integers(0, 1000)), scale=2.0)
-    loops = [shift_reduce(s, vocabulary=vocabulary, actions=actions) for s in sources]
-    return Case(model, list(range(len(sources))), sources, lengths, loops, ShiftReduce(vocabulary, actions))
-
-
-constrained_cases = st.one_of(permutation_cases(), parsing_cases())
-fixed_cases = st.one_of(unconstrained_cases(end_symbol=False), constrained_cases)
+ordering_cases, parsing_cases = constrained_cases(parsing=False), constrained_cases(parsing=True)
+fixed_cases = st.one_of(unconstrained_cases(end_symbol=False), ordering_cases, parsing_cases)
 open_cases = unconstrained_cases(end_symbol=True)
 GOLD_CASES: dict[str, tuple[st.SearchStrategy[Case], Stop | None]] = {
     "fixed length": (unconstrained_cases(end_symbol=False), None),
-    "permutation": (permutation_cases(), None),
-    "shift reduce": (parsing_cases(), None),
+    "permutation": (ordering_cases, None),
+    "shift reduce": (parsing_cases, None),
     "stop top": (open_cases, StopTop()),
     "stop best": (open_cases, StopBest()),
 }

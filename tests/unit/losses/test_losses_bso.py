@@ -187,30 +187,16 @@ def test_the_cases_compared_with_rescoring_hold_every_kind_of_violation(policy: 
 
 @pytest.mark.parametrize("task_name", TASKS)
 def test_gradients_are_numerical_derivatives(task_name: str) -> None:
-    """Central differences along three random directions of each weight, where no decision of the search flips."""
-    task = TASKS[task_name]
-    model = lstm(1, 3, 0.3)
+    """Central differences, where no decision of the search flips."""
+    task, model = TASKS[task_name], lstm(1, 3, 0.3)
     batch = drawn_batch(task, random.Random(5), sentences=2, padding_rows=0, padding=0)
     noise = Noise(1, torch.tensor(2), batch.sentence_B)
     step = bso_step(task, 2, cost=hamming)
     out = step(model, batch, noise)
     assert out.sums["violations"] > out.sums["rival_is_gold"]
-    exact = gradients(out.total, model)
-    generator = torch.Generator().manual_seed(0)
-    tiny = 1e-5
-    for name, parameter in model.named_parameters():
-        start = parameter.detach().clone()
-        for _ in range(3):
-            direction = torch.randn(start.shape, generator=generator, dtype=torch.float64)
-            losses = []
-            for sign in (1, -1):
-                with torch.no_grad():
-                    parameter.copy_(start + sign * tiny * direction)
-                    losses.append(step(model, batch, noise).total)
-            slope = (losses[0] - losses[1]) / (2 * tiny)
-            torch.testing.assert_close((exact[name] * direction).sum(), slope, rtol=1e-6, atol=1e-7)
-        with torch.no_grad():
-            parameter.copy_(start)
+    parameters = tuple(model.parameters())
+    limits = {"eps": 1e-5, "atol": 1e-7, "rtol": 1e-6}
+    assert torch.autograd.gradcheck(lambda *_: step(model, batch, noise).total, parameters, fast_mode=True, **limits)
 
 
 # Cases computed by hand: tokens a to d, with their scores after each prefix in a table.

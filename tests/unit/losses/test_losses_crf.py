@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from argbeam.data.batches import make_batch
-from argbeam.losses.contract import LossOutput
 from argbeam.losses.crf import Crf, CrfStep
 from argbeam.models.noise import Noise
 from argbeam.search.stop_rules import StopTop
-from argbeam.search.successors import Unconstrained
 from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
 from loss_oracles import Rescore, TableModel, naive_total
 from oracles import Score, Tokens, enumerate_sequences, example_of, uninterrupted_search
@@ -93,16 +91,7 @@ def test_the_cases_compared_with_rescoring_stop_early_and_late() -> None:
     assert sums["gold_on_beam"] > 5
 
 
-# Cases computed by hand: tokens a to c, with their scores after each prefix in a table.
-
 A, B, C = 4, 5, 6
-
-
-def by_hand(table: dict[Tokens, dict[int, float]], gold: Tokens, beam: int) -> tuple[TableModel, LossOutput]:
-    model = TableModel(table, vocabulary=VOCABULARY)
-    crf = Crf(Unconstrained(VOCABULARY, end_symbol=False), train_beam=beam, start_beam=beam, open_length=False)
-    return model, crf.at(0)(model, make_batch([example_of(gold)]), None)
-
 
 # Beam 2, gold a a a. Step 1: b 2, a 1. Step 2, by sums: b b 2 + 1 = 3, b c 2 + 0.5 = 2.5, gold a a 1 + 1 = 2: it falls
 # off. What comes after does not count.
@@ -117,7 +106,8 @@ LOST: dict[Tokens, dict[int, float]] = {
 
 def test_the_loss_is_gold_against_the_beam_of_the_step_where_it_fell_off() -> None:
     """log(e^3 + e^2.5 + e^2) - 2; each score's gradient is the share of the prefixes that hold it, minus 1 in gold."""
-    model, out = by_hand(LOST, (A, A, A), 2)
+    model = TableModel(LOST, vocabulary=VOCABULARY)
+    out = crf_step(TASKS["fixed length"], 2)(model, make_batch([example_of((A, A, A))]), None)
     weights = [math.exp(score) for score in (3.0, 2.5, 2.0)]
     first, second, gold = (weight / sum(weights) for weight in weights)
     assert out.total.item() == pytest.approx(-math.log(gold), abs=1e-12)
@@ -127,12 +117,3 @@ def test_the_loss_is_gold_against_the_beam_of_the_step_where_it_fell_off() -> No
     assert all(found[key] == pytest.approx(expected[key], abs=1e-12) for key in expected)
     assert (out.sums["stopped_early"], out.sums["stop_words"], out.sums["gold_on_beam"]) == (1, 2, 0)
     assert (out.sums["violations"], out.sums["segment_words"]) == (1, 2)
-
-
-def test_gold_on_the_beam_is_counted_once() -> None:
-    """T = 1, beam 2: b 2, gold a 1, c -100 off the beam. log(e^2 + e^1) - 1, and not log(e^2 + 2 e^1) - 1."""
-    model, out = by_hand({(): {B: 2.0, A: 1.0}}, (A,), 2)
-    share = math.exp(1) / (math.exp(2) + math.exp(1))
-    assert out.total.item() == pytest.approx(-math.log(share), abs=1e-12)
-    found = model.gradients(out.total)
-    assert found == {((), A): pytest.approx(share - 1), ((), B): pytest.approx(1 - share)}

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.data.vocabulary import EOS
+from argbeam.data.batches import Batch, make_batch
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.noise import Noise
 from loss_cases import EXAMPLES, MODELS, assert_same_loss, small_lstm
-from loss_oracles import TableModel, alone, noise_alone, prefix_logprob
+from loss_oracles import alone, noise_alone, prefix_logprob
 
 
 def summed_over_sentences(network: nn.Module, batch: Batch, noise: Noise | None) -> torch.Tensor:
@@ -47,13 +46,3 @@ def test_a_model_that_finds_all_words_alike_has_the_vocabulary_as_its_perplexity
             parameter.zero_()
     sums = CrossEntropy()(network, make_batch(EXAMPLES, size=4), None).sums
     assert math.exp(sums["loss"] / sums["words"]) == pytest.approx(9.0, abs=1e-9)
-
-
-def test_the_loss_of_a_table_of_odds_is_computed_by_hand() -> None:
-    """Scores are log-odds: after () words 4 and 5 stand 3 to 1, after (4,) EOS and 4 stand 1 to 1, all others at
-    e^-100. -ln(3/4) - ln(1/2) = ln(8/3), and d loss / d score = p - 1 for gold, p for the other."""
-    network = TableModel({(): {4: math.log(3), 5: 0.0}, (4,): {EOS: 0.0, 4: 0.0}}, vocabulary=6)
-    out = CrossEntropy()(network, make_batch([Example((4,), (4, EOS), 0)]), None)
-    assert out.total.item() == pytest.approx(math.log(8 / 3), abs=1e-12)
-    found = {at: value for at, value in network.gradients(out.total).items() if abs(value) > 1e-12}
-    assert found == pytest.approx({((), 4): -0.25, ((), 5): 0.25, ((4,), EOS): -0.5, ((4,), 4): 0.5})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import ArgbeamError
-from argbeam.losses.sampling import best_tokens, draw, drawn_tokens, needed, sample, until_end, with_room, write
+from argbeam.losses.sampling import draw, drawn_tokens, needed, sample, until_end, with_room, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
@@ -160,11 +160,6 @@ def test_a_batch_with_room_limits_each_output_by_its_own_gold() -> None:
     assert batch.target_BT.tolist() == [[4, 0, 0, 0, 0], [4, 5, 4, 0, 0], [0] * 5]
     assert limit_B.tolist() == [3, 5, 0]
     assert batch.target_length_B.tolist() == [1, 3, 0]
-
-
-def test_the_best_word_is_the_best_of_those_allowed() -> None:
-    pick = best_tokens(torch.tensor([[False, True, True]]))
-    assert pick(torch.tensor([[9.0, 1.0, 2.0], [9.0, 3.0, 2.0]]), 0).tolist() == [2, 1]
 
 
 def test_a_loss_that_draws_cannot_do_without_noise() -> None:

@@ -4,15 +4,14 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argbeam.data.vocabulary import EOS
-from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
+from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy
 from argbeam.search.result import Violations
-from argbeam.search.score_rules import LastScore, ScoreRule, ScoreSum
-from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.score_rules import LastScore, ScoreRule
+from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Unconstrained
 from oracles import Tokens, ToyModel, UninterruptedSearch, uninterrupted_search
 from toy_cases import GOLD_CASES, Case, beams_of, rules, table_violations
@@ -76,40 +75,6 @@ def test_a_search_without_restarts_is_the_search_over_lists(name: str, policy: C
 
 A, B, C = 4, 5, 6
 
-# Gold a b c at beam 2. Step 1: b 3.0, gold a 2.0. Step 2: b b 5.0, b a 4.0, gold a b 1.0 is third and falls off.
-# Step 3 goes on from b b and b a: b b c 0.5, b a c 0.2; gold a b c has 0.4.
-LOST = {
-    ((), B): 3.0,
-    ((), A): 2.0,
-    ((B,), B): 5.0,
-    ((B,), A): 4.0,
-    ((A,), B): 1.0,
-    ((B, B), C): 0.5,
-    ((B, A), C): 0.2,
-    ((A, B), C): 0.4,
-}
-
-
-def test_early_update_stops_where_gold_falls_off_and_its_rival_is_the_top_prefix() -> None:
-    """Gold is second at step 1, which is on the beam, so that the violation there (2.0 < 3.0 + 1) does not count."""
-    found = table_violations(LOST, (A, B, C), EarlyUpdate(1.0), beam=2)
-    assert found.stop_B.tolist() == [1]
-    assert found.violation_BT.tolist() == [[False, True, False]]
-    assert found.rival_BT.tolist() == [[B, B, C]]  # behind the violation, gold
-    assert found.gold_score_BT.tolist() == [[2.0, 1.0, 0.4]]
-    assert found.rival_score_BT.tolist() == [[3.0, 5.0, 0.5]]
-    assert found.gold_on_beam_B.tolist() == [False]
-
-
-def test_maximum_violation_takes_the_step_that_gold_is_furthest_behind() -> None:
-    """Behind by 1.0, 4.0, 0.1: step 2. By sums, gold has 2.0, 3.0, 3.4 and its rivals 3.0, 8.0, 8.5: step 3, by 5.1."""
-    found = table_violations(LOST, (A, B, C), MaxViolation(1.0), beam=2)
-    assert found.violation_BT.tolist() == [[False, True, False]]
-    found = table_violations(LOST, (A, B, C), MaxViolation(1.0), beam=2, rule=ScoreSum())
-    assert found.violation_BT.tolist() == [[False, False, True]]
-    assert found.rival_BT.tolist() == [[B, B, C]]
-    assert found.rival_score_BT.tolist()[0] == pytest.approx([3.0, 8.0, 8.5])
-
 
 @pytest.mark.parametrize(
     ("policy", "others", "violation", "rival"),
@@ -131,18 +96,6 @@ def test_gold_first_by_too_little_violates_at_the_last_step_in_early_update_and_
     assert found.rival_BT.tolist() == [rival]
 
 
-def test_under_stop_top_a_search_that_ends_before_gold_has_lost_it() -> None:
-    """Step 1: </s> 3.0 is first, gold a 2.0 second and still on the beam; decoding would return </s> here. Where the
-    end symbol is a token like any other, the search goes on: a </s> 5.0 at step 2, ahead of </s> a, 1.0."""
-    table = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 5.0, ((A,), A): 0.0, ((EOS,), A): 1.0}
-    found = table_violations(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopTop())
-    assert found.stop_B.tolist() == [0]
-    assert found.violation_BT.tolist() == found.rival_ended_BT.tolist() == [[True, False]]
-    found = table_violations(table, (A, EOS), EarlyUpdate(1.0), beam=2, stop=StopBest())
-    assert found.stop_B.tolist() == [1]
-    assert not found.violation_BT.any()
-
-
 @pytest.mark.parametrize("policy", [EarlyUpdate(100.0), MaxViolation(100.0)])
 def test_a_sentence_without_tokens_stops_at_once_and_is_not_trained_on(policy: Policy) -> None:
     case = Case(ToyModel(7), [0, 1], [[4], [4]], [2, 0], [], Unconstrained(7, False))
@@ -150,15 +103,3 @@ def test_a_sentence_without_tokens_stops_at_once_and_is_not_trained_on(policy: P
     assert found is not None
     assert found.stop_B[1] == 0
     assert found.violation_BT.sum(1).tolist() == [1, 0]
-
-
-def test_one_step_of_each_sentence_is_the_worst_of_those_that_violate() -> None:
-    """Columns are sentences: the largest score behind gold among violations; none where there is no violation."""
-    violation_TB = torch.tensor([[True, False, True], [True, False, False], [False, False, True]])
-    behind_TB = torch.tensor([[1.0, 5.0, -0.5], [2.0, 6.0, 9.0], [3.0, 7.0, -0.2]])
-    stop_B = torch.tensor([1, 2, 0])
-    worst = MaxViolation().trained(violation_TB, behind_TB, stop_B)
-    assert worst.nonzero().tolist() == [[1, 0], [2, 2]]
-    stopped = EarlyUpdate().trained(violation_TB, behind_TB, stop_B)
-    assert stopped.nonzero().tolist() == [[0, 2], [1, 0]]
-    assert torch.equal(Restart().trained(violation_TB, behind_TB, stop_B), violation_TB)

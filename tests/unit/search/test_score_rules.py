@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from argbeam.data.batches import make_batch
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
-from argbeam.search.stop_rules import Finished, StopBest, StopTop
+from argbeam.search.stop_rules import StopTop
 from oracles import ToyModel, example_of
 
 RULES: list[ScoreRule] = [LastScore(), ScoreSum(), LogprobSum(), LogprobSum(1.0)]
@@ -31,23 +31,6 @@ def test_candidates_are_columns_of_the_whole_vocabulary(rule: ScoreRule) -> None
     chosen_BRC = token_scores(rule, [[7, 4, 4], [5, 6, 7]])
     assert torch.equal(chosen_BRC[0, 0], whole_BRV[0, 0, [7, 4, 4]])
     assert torch.equal(chosen_BRC[1, 0], whole_BRV[1, 0, [5, 6, 7]])
-
-
-def test_log_probabilities_sum_to_one_and_scores_are_raw() -> None:
-    assert token_scores(LogprobSum(), None).exp().sum(-1).tolist() == [[pytest.approx(1.0)], [pytest.approx(1.0)]]
-    model = ToyModel(8, scale=3.0)
-    raw = [[model.score_of(b, (), token) for token in range(8)] for b in range(2)]
-    assert token_scores(LastScore(), None)[:, 0].tolist() == raw
-    assert token_scores(ScoreSum(), None)[:, 0].tolist() == raw
-
-
-def test_a_prefix_has_the_score_of_its_newest_token_or_the_sum() -> None:
-    """Parents at 10 and dead; tokens 1 and 2."""
-    score_BK = torch.tensor([[10.0, NEVER]])
-    tokens_BKC = torch.tensor([[[1.0, 2.0], [1.0, 2.0]]])
-    assert LastScore().prefix_scores(score_BK, tokens_BKC).tolist() == [[[1.0, 2.0], [NEVER, NEVER]]]
-    assert ScoreSum().prefix_scores(score_BK, tokens_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
-    assert LogprobSum(1.0).prefix_scores(score_BK, tokens_BKC).tolist() == [[[11.0, 12.0], [NEVER, NEVER]]]
 
 
 @given(
@@ -85,32 +68,3 @@ def test_stop_top_returns_ended_prefixes_down_to_the_first_that_goes_on() -> Non
     assert priority_K[2:] == [NEVER, NEVER]
     later_K = StopTop().priority(LastScore(), score_BK + 100, ended_BK, 6)[0].tolist()
     assert priority_K[1] > later_K[0] > NEVER
-
-
-def test_stop_best_orders_ended_prefixes_by_their_score_over_a_power_of_their_length() -> None:
-    """At t = 3 there are 4 tokens: -6 / 4^0 = -6, -6 / 4^0.5 = -3, -6 / 4^1 = -1.5."""
-    score_BK, ended_BK = torch.tensor([[-2.0, -6.0]]), torch.tensor([[False, True]])
-    for power, expected in ((0.0, -6.0), (0.5, -3.0), (1.0, -1.5)):
-        assert StopBest().priority(LogprobSum(power), score_BK, ended_BK, 3).tolist() == [[NEVER, expected]]
-
-
-def test_finished_keeps_the_n_of_highest_priority() -> None:
-    """Step 0 brings 5 and 1, step 1 brings 3 and 4: of two places, 5 (step 0, place 0) and 4 (step 1, place 1)."""
-    never = torch.zeros(1, 2)
-    finished = Finished.empty(1, 2, like=never)
-    finished = finished.add(torch.tensor([[5.0, 1.0]]), torch.tensor([[50.0, 10.0]]), 0)
-    finished = finished.add(torch.tensor([[3.0, 4.0]]), torch.tensor([[30.0, 40.0]]), 1)
-    assert finished.priority_BN.tolist() == [[5.0, 4.0]]
-    assert finished.score_BN.tolist() == [[50.0, 40.0]]
-    assert finished.time_BN.tolist() == [[0, 1]]
-    assert finished.place_BN.tolist() == [[0, 1]]
-
-
-def test_a_search_is_over_when_nothing_alive_can_enter_the_n_kept() -> None:
-    """Kept: -1. Alive at -2 cannot win any more, alive at -0.5 can; with nothing alive it is over in any case."""
-    kept = Finished.empty(3, 1, like=torch.zeros(3, 1)).add(torch.full((3, 1), -1.0), torch.full((3, 1), -1.0), 0)
-    alive_BK = torch.tensor([[-2.0], [-0.5], [NEVER]])
-    over_B = kept.over(StopBest(), LogprobSum(), alive_BK, torch.tensor([9, 9, 9]))
-    assert over_B.tolist() == [True, False, True]
-    never_over_B = kept.over(StopBest(), LastScore(), alive_BK, torch.tensor([9, 9, 9]))
-    assert never_over_B.tolist() == [False, False, True]

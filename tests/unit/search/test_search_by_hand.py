@@ -12,9 +12,8 @@ from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
-from argbeam.search.successors import Permutation, ShiftReduce, Successors
 from oracles import Tokens, ToyModel, brute_force_beam, example_of, last_score
-from toy_cases import beams_of, sequences, table_case
+from toy_cases import sequences, table_case
 
 # Tokens are 4, 5, 6 = a, b, c; scores are given by (prefix, token), all others are -100.
 
@@ -30,13 +29,12 @@ def search_table(
     rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
     stop: Stop | None = None,
     n_best: int = 1,
-    steps: int = 0,
 ) -> SearchResult:
     """Scores, or probabilities that sum to 1 after each prefix: as logarithms, their softmax is themselves."""
     if isinstance(rule, LogprobSum):
         table = {key: math.log(p) for key, p in table.items()}
     case = table_case(table, length, end_symbol=stop is not None)
-    return case.search(beam=beam, rule=rule, stop=stop, n_best=n_best, steps=steps)
+    return case.search(beam=beam, rule=rule, stop=stop, n_best=n_best)
 
 
 # Step 1 keeps a (2.0) and b (1.0). Step 2: a </s> 3.0 is above b c 2.5, so the search ends there, although b c </s>
@@ -66,26 +64,6 @@ def test_stop_top_returns_prefixes_in_the_order_of_ending_and_stop_best_by_their
     assert result.finished_BN.all()
 
 
-def test_an_ended_prefix_below_the_top_gives_up_its_place() -> None:
-    """Step 1 keeps a (2.0) and </s> (1.5); </s> is not on top and leaves, so that a alone goes on. Step 2
-    keeps a b (1.0) and a c (0.5); step 3: a c </s> 2.0 against a b c 1.0."""
-    table = {((), A): 2.0, ((), EOS): 1.5, ((A,), B): 1.0, ((A,), C): 0.5, ((A, B), C): 1.0, ((A, C), EOS): 2.0}
-    result = search_table(table, beam=2, length=4, stop=StopTop())
-    assert sequences(result, 0) == [(A, C, EOS)]
-    assert [prefix for prefix, _ in beams_of(result, 0)[1]] == [(A, B), (A, C)]
-
-
-@pytest.mark.parametrize("stop", [StopTop(), StopBest()])
-def test_a_search_that_hits_the_limit_returns_its_top_prefix_marked_unfinished(stop: Stop) -> None:
-    """a 1.0, then a b 1.0, and the limit is 2; no prefix with an end symbol was on a beam of 1."""
-    table = {((), A): 1.0, ((A,), B): 1.0, ((A,), C): 0.5}
-    result = search_table(table, beam=1, length=2, stop=stop, steps=5)
-    assert sequences(result, 0) == [(A, B)]
-    assert result.finished_BN.tolist() == [[False]]
-    assert result.dead_B.tolist() == [False]
-    assert result.length_BN.tolist() == [[2]]
-
-
 def test_length_power_changes_the_winner() -> None:
     """p(</s>) = 0.4, and p(a) p(</s> | a) = 0.6 * 0.6 = 0.36 is less; but log 0.36 / 2 = -0.511 per token is
     above log 0.4 = -0.916."""
@@ -105,15 +83,6 @@ def test_log_probabilities_stop_when_nothing_on_the_beam_can_win() -> None:
     result = search_table(table, beam=2, length=3, rule=LogprobSum(), stop=StopBest())
     assert sequences(result, 0) == [(EOS,)]
     assert result.beams.tokens_TBJ[1:].eq(PAD).all()
-
-
-@pytest.mark.parametrize("beam", [1, 2, 9])
-@pytest.mark.parametrize("successors", [Permutation(), ShiftReduce(7, 2)])
-def test_a_sentence_of_one_token_is_that_token(beam: int, successors: Successors) -> None:
-    """Ordering a source of one token, and parsing it: 2 * 1 - 1 = 1 symbol."""
-    result = table_case({}, 1, successors=successors).search(beam=beam, rule=LastScore())
-    assert sequences(result, 0) == [(A,)]
-    assert result.finished_BN[0, 0]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Choices against the same rules over lists, and against checkers that know whole sequences only."""
 
 import itertools
-from collections import Counter
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.errors import DataError
 from argbeam.search.successors import Choices, Permutation, ShiftReduce, Successors, Unconstrained, check_gold
-from oracles import Next, Tokens, enumerate_sequences, example_of, permutation, shift_reduce
+from oracles import Next, Tokens, example_of, permutation, shift_reduce
 
 
 def tokens_allowed(choices: Choices, sentences: int) -> list[list[int]]:
@@ -57,15 +56,6 @@ def test_permutation_reaches_every_order_of_the_source_and_nothing_else(source: 
     """Python's own permutations, as a set: tokens that repeat count once."""
     batch = make_batch([example_of(source, source=source)], source_length=len(source) + 2)
     assert reachable(Permutation(), batch, len(source)) == set(itertools.permutations(source))
-
-
-def test_a_repeated_token_is_one_candidate_with_a_count() -> None:
-    """Source b a b: columns b a b with counts 2 1 0."""
-    choices = Permutation().start(make_batch([example_of([], source=[5, 4, 5])]))
-    assert choices.left_NC.tolist() == [[2, 1, 0]]
-    after = choices.advance(torch.tensor([5]))
-    assert after.allowed().tolist() == [[True, True, False]]
-    assert after.advance(torch.tensor([5])).allowed().tolist() == [[False, True, False]]
 
 
 def is_parse(symbols: Tokens, source: list[int], first_action: int) -> bool:
@@ -132,16 +122,6 @@ def test_rows_go_their_own_ways_and_select_moves_them(
         tokens = [data.draw(st.sampled_from(expected[parent])) for parent in parents]
         choices = choices.select(torch.tensor(parents)).advance(torch.tensor(tokens))
         prefixes = [(*prefixes[parent], token) for parent, token in zip(parents, tokens, strict=True)]
-
-
-def test_the_loops_over_lists_know_the_same_sequences() -> None:
-    """The oracle itself against Python's permutations and the parse checker."""
-    source = [4, 5, 4]
-    assert set(enumerate_sequences(permutation(source), length=3)) == set(itertools.permutations(source))
-    parses = enumerate_sequences(shift_reduce(source, vocabulary=9, actions=2), length=5)
-    assert len(parses) == 2 * 2**2
-    assert all(is_parse(parse, source, first_action=7) for parse in parses)
-    assert all(Counter(token for token in parse if token < 7) == Counter(source) for parse in parses)
 
 
 def test_gold_outside_the_constraint_is_a_data_error() -> None:
