@@ -97,7 +97,7 @@ def test_a_run_that_dies_between_two_epochs_keeps_its_patience(tmp_path: Path, m
         scores.append(2.0 - len(scores))
         return Evaluation(Score(scores[-1], {"bleu": scores[-1]}, "told"), [], [], 0, 0)
 
-    monkeypatch.setattr("argbeam.training.dev.evaluate", falling)
+    monkeypatch.setattr("argbeam.training.epoch_record.evaluate", falling)
     stage = {**PRETRAIN, "epochs": 5, "keep": "score", "patience": 1}
     recipe = small_recipe("runtime.checkpoint_every=3", data=short_text(tmp_path), stages={"only": stage})
     ends = []

@@ -299,13 +299,13 @@ def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
     first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
     stepper(CrossEntropy(), first, 0)
     stepper(CrossEntropy(), second, 1)
-    (recorded,) = stepper.graphs.entries.values()
-    places = {f.name: getattr(recorded.batch, f.name).data_ptr() for f in fields(Batch)}
+    ((_, fixed),) = stepper.graphs.entries.values()
+    places = {f.name: getattr(fixed, f.name).data_ptr() for f in fields(Batch)}
     assert all(getattr(second, name).data_ptr() != place for name, place in places.items())
     stepper(CrossEntropy(), third, 2)
     for name, place in places.items():
-        assert getattr(recorded.batch, name).data_ptr() == place
-        assert torch.equal(getattr(recorded.batch, name), getattr(third, name))
+        assert getattr(fixed, name).data_ptr() == place
+        assert torch.equal(getattr(fixed, name), getattr(third, name))
     assert second.sentence_B.tolist() == [3, 1, 0, 2]
 
 
