@@ -18,7 +18,7 @@ def examples_of(sizes: list[tuple[int, int]]) -> list[Example]:
     return [Example((4,) * source, (5,) * target, number) for number, (source, target) in enumerate(sizes)]
 
 
-def plan_of(sizes: list[tuple[int, int]], *, size: int = 4, seed: int = 1) -> BatchPlan:
+def plan_of(sizes: list[tuple[int, int]], *, size: int, seed: int = 1) -> BatchPlan:
     return BatchPlan(examples_of(sizes), size, 2, 3, seed)
 
 
@@ -59,26 +59,22 @@ def test_the_shapes_of_all_epochs_are_the_same(sizes: list[tuple[int, int]], siz
     assert all(rows == size and source % 2 == 0 and target % 3 == 0 for rows, source, target in counts[0])
 
 
-@given(sizes=lengths, size=st.integers(1, 6), epoch=st.integers(0, 5), by_length=st.booleans())
+@given(sizes=lengths, size=st.integers(1, 6), seed=st.integers(0, 3), epoch=st.integers(0, 5), by_length=st.booleans())
 @settings(max_examples=60)
-def test_the_order_is_that_of_plain_lists(sizes: list[tuple[int, int]], size: int, epoch: int, by_length: bool) -> None:
+def test_the_order_is_that_of_plain_lists(
+    sizes: list[tuple[int, int]], size: int, seed: int, epoch: int, by_length: bool
+) -> None:
     """Shuffle, sort by rounded lengths, cut, shuffle the batches: in lists as in arrays, so that seeds keep meaning."""
-    draw = random.Random(f"1:{epoch}")
+    draw = random.Random(f"{seed}:{epoch}")
     order = list(range(len(sizes)))
     draw.shuffle(order)
     order.sort(key=lambda i: (-(-sizes[i][1] // 3), -(-sizes[i][0] // 2)))
     batches = [order[i : i + size] for i in range(0, len(order), size)]
     if not by_length:
         draw.shuffle(batches)
-    plan = plan_of(sizes, size=size)
+    plan = plan_of(sizes, size=size, seed=seed)
     assert list(plan.epoch(epoch, by_length=by_length)) == batches
     assert len(plan) == len(plan.epoch(epoch)) == len(batches)
-
-
-def test_other_seeds_and_other_epochs_have_other_orders() -> None:
-    sizes = [(1 + i % 3, 1 + i % 4) for i in range(60)]
-    orders = [list(plan_of(sizes, seed=seed).epoch(epoch)) for seed in range(3) for epoch in range(3)]
-    assert all(one != other for i, one in enumerate(orders) for other in orders[:i])
 
 
 def test_evaluation_starts_with_the_longest_source_and_long_ones_are_in_smaller_batches() -> None:

@@ -81,44 +81,35 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     assert peak < 4_000_000
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"1 2\na 1\n", ":2: 1 numbers after the word; 2 are expected"),
-        (b"2 2\na 1 2\nb 1 2 3\n", ":3: 3 numbers after the word; 2 are expected"),
-        (b"1 2\na 1 x\n", ":2: 'x' in the vector of 'a'; a number is expected"),
-        (b"1 2\na 1 1_0\n", ":2: '1_0' in the vector of 'a'; a number is expected"),
-        ("1 2\na 1 \u0661\n".encode(), ":2: '\u0661' in the vector of 'a'; a number is expected"),
-        (b"1 2\na 1 nan\n", ":2: nan in the vector of 'a'; a finite number is expected"),
-        (b"1 2\na 1 1e99\n", ":2: inf in the vector of 'a'; a finite number is expected"),
-        (b"a 1 2\n", ":1: not a word2vec header ('a 1 2'); `COUNT SIZE` is expected, as `14400 300`"),
-        (b"1 3\na 1 2 3\n", ":1: vectors of size 3; size 2 is expected"),
-        (b"3 2\na 1 2\nb 1 2\n", ": 2 vectors; the first line promises 3"),
-        (b"1 2\na 1 2\nb 1 2\n", ": 2 vectors; the first line promises 1"),
-        (b"", ": no vectors; the first line gives their number and size"),
-        (b"1 2\n\xff 1 2\n", ":2: not UTF-8 at byte 1 of the line (0xff); text files are UTF-8"),
-    ],
-)
-def test_a_malformed_text_file_is_named_by_its_line(data: bytes, message: str) -> None:
-    assert f"v.vec{message}" in refusal(read, data, ["a"], 2)
-
-
 TWO = as_binary({"a": [1.0, 2.0], "b": [3.0, 4.0]})
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (TWO[:-4], ": the file ends in vector 2; the first line promises 2"),
-        (TWO[:5], ": the file ends in vector 1; the first line promises 2"),
-        (TWO + b"x", ": more bytes after vector 2, the last that the first line promises"),
-        (b"\x00\x01", ":1: not a word2vec header ('\\x00\\x01')"),
-        (b"", ":1: not a word2vec header ('')"),
-        (b"0 2\n", ": no vectors; the first line gives their number and size"),
-        (TWO.replace(b"2 2", b"2 3", 1), ":1: vectors of size 3; size 2 is expected"),
-        (b"1 2\n" + b"x" * 5000, ": vector 1 of 1 has no word; are they of size 2?"),
-        (b"1 2\na " + struct.pack("<2f", 1.0, float("inf")), ": vector 1: inf in the vector of 'a'; a finite"),
+        (b"1 2\na 1\n", "v.vec:2: 1 numbers after the word; 2 are expected"),
+        (b"2 2\na 1 2\nb 1 2 3\n", "v.vec:3: 3 numbers after the word; 2 are expected"),
+        (b"1 2\na 1 x\n", "v.vec:2: 'x' in the vector of 'a'; a number is expected"),
+        (b"1 2\na 1 1_0\n", "v.vec:2: '1_0' in the vector of 'a'; a number is expected"),
+        ("1 2\na 1 \u0661\n".encode(), "v.vec:2: '\u0661' in the vector of 'a'; a number is expected"),
+        (b"1 2\na 1 nan\n", "v.vec:2: nan in the vector of 'a'; a finite number is expected"),
+        (b"1 2\na 1 1e99\n", "v.vec:2: inf in the vector of 'a'; a finite number is expected"),
+        (b"a 1 2\n", "v.vec:1: not a word2vec header ('a 1 2'); `COUNT SIZE` is expected, as `14400 300`"),
+        (b"1 3\na 1 2 3\n", "v.vec:1: vectors of size 3; size 2 is expected"),
+        (b"3 2\na 1 2\nb 1 2\n", "v.vec: 2 vectors; the first line promises 3"),
+        (b"1 2\na 1 2\nb 1 2\n", "v.vec: 2 vectors; the first line promises 1"),
+        (b"", "v.vec: no vectors; the first line gives their number and size"),
+        (b"1 2\n\xff 1 2\n", "v.vec:2: not UTF-8 at byte 1 of the line (0xff); text files are UTF-8"),
+        (TWO[:-4], "v.bin: the file ends in vector 2; the first line promises 2"),
+        (TWO[:5], "v.bin: the file ends in vector 1; the first line promises 2"),
+        (TWO + b"x", "v.bin: more bytes after vector 2, the last that the first line promises"),
+        (b"\x00\x01", "v.bin:1: not a word2vec header ('\\x00\\x01')"),
+        (b"", "v.bin:1: not a word2vec header ('')"),
+        (b"0 2\n", "v.bin: no vectors; the first line gives their number and size"),
+        (TWO.replace(b"2 2", b"2 3", 1), "v.bin:1: vectors of size 3; size 2 is expected"),
+        (b"1 2\n" + b"x" * 5000, "v.bin: vector 1 of 1 has no word; are they of size 2?"),
+        (b"1 2\na " + struct.pack("<2f", 1.0, float("inf")), "v.bin: vector 1: inf in the vector of 'a'; a finite"),
     ],
 )
-def test_a_malformed_binary_file_is_named_by_its_vector(data: bytes, message: str) -> None:
-    assert f"v.bin{message}" in refusal(read, data, ["a"], 2, "v.bin")
+def test_a_malformed_file_is_named_by_its_line_or_vector(data: bytes, message: str) -> None:
+    assert message in refusal(read, data, ["a"], 2, message[:5])

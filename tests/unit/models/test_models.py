@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -11,8 +10,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
@@ -32,10 +29,8 @@ from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
-from argbeam.settings.recipe_files import parse_recipe
 from loss_cases import VOCABULARY, small_lstm
 from loss_oracles import alone
-from oracles import Tokens
 from small_models import TARGETS, Made, batch_of, every_model, examples, language_model, lstm_model
 from small_runs import final_tensors, finish, same_tensors, short_text, small_recipe, stop_after
 
@@ -206,21 +201,6 @@ def test_products_of_few_rows_are_those_of_many(bias: bool) -> None:
 # The output layer.
 
 
-@given(
-    rows=st.integers(1, 4),
-    candidates=st.lists(st.lists(st.integers(0, 7), min_size=3, max_size=3), min_size=2, max_size=2),
-)
-@settings(max_examples=25)
-def test_candidate_scores_are_columns_of_all_scores(rows: int, candidates: list[list[int]]) -> None:
-    model = lstm_model()
-    output_GRH = torch.randn(2, rows, 5, generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
-    with torch.no_grad():
-        whole_GRV = model.scores(output_GRH)
-        chosen_GRC = model.scores(output_GRH, torch.tensor(candidates))
-    for g, words in enumerate(candidates):
-        torch.testing.assert_close(chosen_GRC[g], whole_GRV[g][:, words], rtol=0, atol=1e-12)
-
-
 def test_dropout_is_drawn_with_noise_only_and_masks_the_output() -> None:
     """A rate of 0.5: about half of the outputs are 0, the others are twice what they were in the last layer."""
     model = lstm_model(hidden=40, dropout=0.5, input_feeding=False)
@@ -252,11 +232,14 @@ def test_scores_of_a_search_are_the_output_layer_s_with_zeros_behind_its_weights
     """As on a GPU, where a vocabulary of 13 has 3 rows of zeros: they get no score."""
     model = small_lstm(13, hidden=5)
     layer, output_GRH = model.output_layer, torch.randn(4, 5, 5, dtype=torch.float64)
+    listed_GC = torch.randint(0, 13, (4, 9))  # some words more than once
     weight_WH, bias_W = F.pad(layer.weight, (0, 0, 0, more)), F.pad(layer.bias, (0, more))
     with torch.no_grad():
         expected_GRV = output_GRH @ layer.weight.T + layer.bias
         for scorer in (model, model.scorer_of(None), VocabularyScorer(model, 13, weight_WH, bias_W)):
             torch.testing.assert_close(scorer.scores(output_GRH), expected_GRV)
+        expected_GRC = expected_GRV.gather(2, listed_GC[:, None].expand(-1, 5, -1))
+        torch.testing.assert_close(model.scores(output_GRH, listed_GC), expected_GRC, rtol=0, atol=1e-12)
 
 
 # What a recipe relies on.
@@ -323,24 +306,12 @@ def test_a_stopped_run_of_any_model_goes_on_to_the_same_weights(kind: str, tmp_p
 # They learn.
 
 
-def learnt(folder: Path, task: str, kind: str, *, epochs: int) -> Run:
-    table = {
-        "name": "learnt",
-        "task": {"kind": task},
-        "data": {"kind": "generated", "types": 200, "train": 600, "dev": 40, "test": 1},
-        "model": {"kind": kind, "hidden": 32, "embedding": 24, "dropout": 0.0},
-        "batch": {"size": 32},
-        "stages": {
-            "train": {
-                "epochs": epochs,
-                "loss": {"kind": "cross_entropy"},
-                "optimizer": {"encoder": 0.1, "decoder": 0.1, "output": 0.3},
-                "keep": "last",
-            }
-        },
-        "runtime": {"device": "cpu"},
-    }
-    finish(parse_recipe(table), folder)
+def learnt(folder: Path, task: str, kind: str) -> Run:
+    sizes = (f"model.kind={kind}", "model.hidden=32", "model.embedding=24", "model.dropout=0.0", "batch.size=32")
+    data = {"kind": "generated", "types": 200, "train": 600, "dev": 40, "test": 1}
+    rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.3}
+    stage = {"epochs": 6, "loss": {"kind": "cross_entropy"}, "optimizer": rates, "keep": "last"}
+    finish(small_recipe(*sizes, task=task, data=data, stages={"train": stage}), folder)
     return load(folder, device="cpu")
 
 
@@ -348,33 +319,29 @@ def examples_of(run: Run, split: str) -> list[Example]:
     return [run.task.example(item, number) for number, item in enumerate(run.task.read(split).items)]
 
 
-def bigram_perplexity(train: Sequence[Tokens], dev: Sequence[Tokens], vocabulary: int) -> float:
+def bigram_perplexity(run: Run) -> float:
     """0.7 of the share of the word among those seen after the word before it, 0.3 of its own, add-one smoothed."""
-    words = Counter(word for sentence in train for word in sentence)
-    pairs = Counter(pair for sentence in train for pair in pairwise((BOS, *sentence)))
-    before = Counter(word for sentence in train for word in (BOS, *sentence[:-1]))
+    train, dev = ([(BOS, *example.target) for example in examples_of(run, split)] for split in ("train", "dev"))
+    words = Counter(word for sentence in train for word in sentence[1:])
+    pairs = Counter(pair for sentence in train for pair in pairwise(sentence))
+    before = Counter(word for sentence in train for word in sentence[:-1])
 
     def probability(left: int, word: int) -> float:
         after = pairs[left, word] / before[left] if before[left] else 0.0
-        return 0.7 * after + 0.3 * (words[word] + 1) / (words.total() + vocabulary)
+        return 0.7 * after + 0.3 * (words[word] + 1) / (words.total() + len(run.task.target))
 
-    logs = [math.log(probability(*pair)) for sentence in dev for pair in pairwise((BOS, *sentence))]
+    logs = [math.log(probability(*pair)) for sentence in dev for pair in pairwise(sentence)]
     return math.exp(-math.fsum(logs) / len(logs))
-
-
-def bigrams(run: Run) -> float:
-    train, dev = ([example.target for example in examples_of(run, split)] for split in ("train", "dev"))
-    return bigram_perplexity(train, dev, len(run.task.target))
 
 
 @pytest.mark.slow
 def test_a_language_model_learns_more_than_bigrams_and_orders_words_by_it(tmp_path: Path) -> None:
     """Untrained orders of these sentences score as the shuffled sources do; four times that is order learnt. A wider
     beam finds likelier orders, up to 512 places."""
-    run = learnt(tmp_path, "word_ordering", "lstm_lm", epochs=6)
+    run = learnt(tmp_path, "word_ordering", "lstm_lm")
     assert run.rule == LogprobSum()
     found = perplexity(run.model, examples_of(run, "dev"), batch=64, device=CPU)
-    assert found < 0.8 * bigrams(run)
+    assert found < 0.8 * bigram_perplexity(run)
     items = run.task.read("dev").items
     shuffled = corpus_bleu(
         [" ".join(item.surface) for item in items], [item.reference for item in items], tokenize="none"
@@ -389,10 +356,10 @@ def test_a_language_model_learns_more_than_bigrams_and_orders_words_by_it(tmp_pa
 @pytest.mark.slow
 def test_a_convolutional_model_learns_to_translate_from_the_source(tmp_path: Path) -> None:
     """Bigrams of the target know nothing of the source; given another sentence's source, it is lost."""
-    run = learnt(tmp_path, "translation", "conv", epochs=6)
+    run = learnt(tmp_path, "translation", "conv")
     dev = examples_of(run, "dev")
     measure = partial(perplexity, run.model, batch=64, device=CPU)
     found = measure(dev)
-    assert found < 0.6 * bigrams(run)
+    assert found < 0.6 * bigram_perplexity(run)
     crossed = [Example(dev[i - 1].source, example.target, i) for i, example in enumerate(dev)]
     assert measure(crossed) > 1.5 * found

@@ -90,8 +90,15 @@ def test_masks_differ_between_seeds_updates_sentences_sites_and_steps() -> None:
     assert len(set(rows)) == len(rows)
 
 
+def assert_uncorrelated(centred_BTH: torch.Tensor, *, deviation: float) -> None:
+    """Products of neighbouring sentences, steps and units: means within five deviations of 0."""
+    for dim, size in enumerate(centred_BTH.shape):
+        product = centred_BTH.narrow(dim, 1, size - 1) * centred_BTH.narrow(dim, 0, size - 1)
+        assert abs(product.mean().item()) <= 5 * deviation / product.numel() ** 0.5
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.3, 0.5])
-def test_masks_are_0_or_the_inverse_of_what_is_kept_with_mean_1(rate: float) -> None:
+def test_masks_are_0_or_the_inverse_of_what_is_kept_with_mean_1_and_uncorrelated(rate: float) -> None:
     """With n draws the mean's standard deviation is sqrt(rate / (1 - rate) / n); five of them bound the error.
 
     The same bound holds for each of 64 units over sentences and steps, so that no unit is favoured.
@@ -103,17 +110,7 @@ def test_masks_are_0_or_the_inverse_of_what_is_kept_with_mean_1(rate: float) -> 
     assert abs(drawn.mean().item() - 1) <= 5 * (variance / drawn.numel()) ** 0.5 + 1e-12
     by_unit_H = drawn.mean((0, 1))
     assert (by_unit_H - 1).abs().max().item() <= 5 * (variance / 5000) ** 0.5 + 1e-12
-
-
-def test_masks_of_neighbours_are_uncorrelated() -> None:
-    assert_uncorrelated(mask(list(range(400)), steps=8, rate=0.5) - 1, deviation=1.0)
-
-
-def assert_uncorrelated(centred_BTH: torch.Tensor, *, deviation: float) -> None:
-    """Products of neighbouring sentences, steps and units: means within five deviations of 0."""
-    for dim, size in enumerate(centred_BTH.shape):
-        product = centred_BTH.narrow(dim, 1, size - 1) * centred_BTH.narrow(dim, 0, size - 1)
-        assert abs(product.mean().item()) <= 5 * deviation / product.numel() ** 0.5
+    assert_uncorrelated(drawn - 1, deviation=variance)
 
 
 def uniform(sentences: list[int], *, site: int = 1, update: int = 0, steps: int = 4, width: int = 64) -> torch.Tensor:

@@ -91,13 +91,7 @@ def test_actions_and_back_give_the_same_tree(tree: Arcs) -> None:
 
 
 @pytest.mark.parametrize("n_words", range(1, 6))
-def test_every_action_sequence_builds_a_projective_tree_and_every_such_tree_is_built(n_words: int) -> None:
-    built = {tree_of_actions(symbols, n_words).heads for symbols in all_action_sequences(n_words)}
-    assert built == {heads for heads in all_trees(n_words) if covers_only_descendants(heads)}
-
-
-@pytest.mark.parametrize("n_words", range(1, 6))
-def test_left_arcs_come_as_soon_as_any_sequence_has_them(n_words: int) -> None:
+def test_action_sequences_build_every_projective_tree_and_left_arcs_come_as_soon_as_they_can(n_words: int) -> None:
     """Of the sequences that build a tree, the chosen one comes first when left arcs sort first."""
     sequences = defaultdict(list)
     for symbols in all_action_sequences(n_words):
@@ -105,19 +99,15 @@ def test_left_arcs_come_as_soon_as_any_sequence_has_them(n_words: int) -> None:
     for tree, builders in sequences.items():
         first = min(builders, key=lambda symbols: [symbol != "@L_x" for symbol in symbols])
         assert actions_of_tree(["w"] * n_words, tree.heads, ["x"] * n_words) == first
-
-
-@pytest.mark.parametrize("n_words", range(1, 6))
-def test_no_two_arcs_cross_exactly_where_arcs_cover_only_descendants(n_words: int) -> None:
-    for heads in all_trees(n_words):
-        assert is_projective(heads) == covers_only_descendants(heads)
+    projective = {heads for heads in all_trees(n_words) if covers_only_descendants(heads)}
+    assert {tree.heads for tree in sequences} == projective
+    assert set(filter(is_projective, all_trees(n_words))) == projective  # no two arcs cross
 
 
 @pytest.mark.parametrize("n_words", range(1, 5))
 def test_heads_have_no_fault_exactly_where_they_are_a_tree(n_words: int) -> None:
-    trees = set(all_trees(n_words))
-    for heads in itertools.product(range(n_words + 1), repeat=n_words):
-        assert (tree_fault(heads) is None) == (heads in trees)
+    every = itertools.product(range(n_words + 1), repeat=n_words)
+    assert [heads for heads in every if tree_fault(heads) is None] == all_trees(n_words)
 
 
 def test_a_sentence_by_hand() -> None:
@@ -135,11 +125,8 @@ def test_escaped_words_are_no_actions_and_stay_apart(words: list[str]) -> None:
     escaped = [escape_word(word) for word in words]
     assert not any(map(is_action, escaped))
     assert len(set(escaped)) == len(words)
-
-
-def test_words_that_do_not_look_like_actions_stay_as_they_are() -> None:
-    for word in ("@", "@home", "L_x", "a@L_b", "@l_x", "", "@-@"):
-        assert escape_word(word) == word
+    plain = ["@", "@home", "L_x", "a@L_b", "@l_x", "", "@-@"]  # not like actions
+    assert [escape_word(word) for word in plain] == plain
 
 
 @pytest.mark.parametrize(
