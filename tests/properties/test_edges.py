@@ -12,10 +12,7 @@ from argbeam.decoding.batch_decoder import evaluate
 from argbeam.runs.load import Run, load
 from small_runs import BSO, PRETRAIN, finish, short_text, small_recipe
 
-STAGES = {
-    "first": {**PRETRAIN, "epochs": 1},
-    "bso": {**BSO, "epochs": 1, "loss": {"kind": "bso", "train_beam": 2}},
-}
+STAGES = {"first": {**PRETRAIN, "epochs": 1}, "bso": {**BSO, "epochs": 1, "loss": {"kind": "bso", "train_beam": 2}}}
 CONSTRAINED = {**STAGES, "bso": {**STAGES["bso"], "loss": {"kind": "bso", "train_beam": 2, "constrained": True}}}
 
 

@@ -145,14 +145,7 @@ def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_ar
         captured(search, batch, torch.tensor(limits), steps=24)
         counts.append([tape.replays for tape in recorder.tapes])
     # Tapes in the order of recording: part 1, its reading, part 2, its reading, part 3, its reading.
-    assert counts == [
-        [],
-        [1, 1],
-        [2, 2],
-        [3, 2, 1, 1],
-        [4, 2, 2, 1, 1, 1],
-        [5, 3, 2, 1, 1, 1],
-    ]
+    assert counts == [[], [1, 1], [2, 2], [3, 2, 1, 1], [4, 2, 2, 1, 1, 1], [5, 3, 2, 1, 1, 1]]
 
 
 def test_searches_that_differ_in_anything_share_nothing() -> None:

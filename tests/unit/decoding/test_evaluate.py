@@ -22,7 +22,7 @@ from argbeam.search.successors import Permutation, PermutationChoices, Unconstra
 from argbeam.tasks.contract import Item
 from oracles import (
     BruteForce,
-    Next,
+    Score,
     Tokens,
     ToyModel,
     brute_force_beam,
@@ -51,15 +51,20 @@ def decoder_of(kind: str, seed: int, *, rule: ScoreRule, batch: int) -> BatchDec
     return BatchDecoder(model, task, rule, stop, CPU, batch)
 
 
-def by_brute_force(kind: str, decoder: BatchDecoder, item: Item, *, beam: int, n_best: int) -> BruteForce:
+def score_of(decoder: BatchDecoder, item: Item) -> Score:
+    """The score of a prefix of this sentence, by the oracle."""
     assert isinstance(decoder.model, ToyModel)
-    rank = SCORES[decoder.rule](decoder.model, number_of(item))
+    return SCORES[decoder.rule](decoder.model, number_of(item))
+
+
+def by_brute_force(kind: str, decoder: BatchDecoder, item: Item, *, beam: int, n_best: int) -> BruteForce:
+    score = score_of(decoder, item)
     source = VOCABULARY.encode(item.source)
     if kind == "ordering":
-        return brute_force_beam(permutation(source), rank, beam=beam, length=len(source), n_best=n_best)
-    following: Next = unconstrained(len(VOCABULARY), end_symbol=True)
+        return brute_force_beam(permutation(source), score, beam=beam, length=len(source), n_best=n_best)
+    following = unconstrained(len(VOCABULARY), end_symbol=True)
     search = brute_force_stop_top if kind == "top" else brute_force_stop_best
-    return search(following, rank, beam=beam, length=len(source), n_best=n_best)
+    return search(following, score, beam=beam, length=len(source), n_best=n_best)
 
 
 @given(
@@ -85,11 +90,9 @@ def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_orde
         assert [h.tokens for h in decoded.hypotheses] == expected.sequences
         assert [h.finished for h in decoded.hypotheses] == expected.finished
         assert decoded.dead == expected.dead
-        assert isinstance(decoder.model, ToyModel)
-        rank = SCORES[rule](decoder.model, number_of(item))
-        for hypothesis in decoded.hypotheses:
-            assert hypothesis.score == pytest.approx(rank(hypothesis.tokens), abs=1e-9)
-        # A search that is over goes on no further; the brute force may look on for what cannot win any more.
+        expected_scores = [score_of(decoder, item)(h.tokens) for h in decoded.hypotheses]
+        assert [h.score for h in decoded.hypotheses] == pytest.approx(expected_scores, abs=1e-9)
+        # The search stops when nothing can win any more; the brute force may take more steps.
         steps = traced_beams(decoded)
         assert steps == expected.beams[: len(steps)]
         assert len(steps) == len(expected.beams) or kind == "best"
@@ -114,7 +117,7 @@ def test_replayed_decoding_finds_the_same_whatever_the_shapes_are_rounded_to(
     decoder = replace(plain, captured=captured)
     for _ in range(3):
         assert list(decoder.decode(items, beam=beam, n_best=n_best, trace=True)) == expected
-    # Sources of 1 to 8 and of 9 to 11 words, limits alike; batches full, or of 1, 2 or 4 rows.
+    # Sources of 1 to 8 and of 9 to 11 tokens, limits alike; batches full, or of 1, 2 or 4 rows.
     assert 1 <= len(captured.graphs.entries) <= 2 * 4
     assert captured.graphs.failure is None
 
@@ -126,22 +129,20 @@ def traced_beams(decoded: Decoded) -> list[list[Tokens]]:
     for step in decoded.trace:
         assert step["ranks"] == sorted(step["ranks"], reverse=True)
         pairs = zip(step["tokens"], step["parents"], strict=True)
-        before = [(*before[parent], word) for word, parent in pairs]
+        before = [(*before[parent], token) for token, parent in pairs]
         beams.append(before)
     return beams
 
 
 def test_the_batch_size_changes_nothing() -> None:
-    """An LSTM in float64: the words found are the same, ranks to the rounding of products of another shape."""
+    """An LSTM in float64: the tokens found are the same, scores to the rounding of products of another shape."""
     model = LstmSeq2Seq(source_vocabulary=7, target_vocabulary=7, layers=1, hidden=5, embedding=4, dropout=0.5).double()
     model.initialise(bound=1.0, generator=torch.Generator().manual_seed(1))
     items = items_of([[4, 5], [6], [4, 4, 5, 6, 6], [5, 6, 4], [5, 5], [6, 5, 4, 4]])
-    found = []
-    for batch in (1, 2, 4, 100):
-        decoder = BatchDecoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, batch)
-        found.append(list(decoder.decode(items, beam=3, n_best=3)))
-    for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
+    decoder = BatchDecoder(model, ToyTask(Permutation(), open_length=False), LastScore(), StopTop(), CPU, 1)
+    alone = list(decoder.decode(items, beam=3, n_best=3))
+    for batch in (2, 4, 100):
+        for a, b in zip(alone, replace(decoder, batch=batch).decode(items, beam=3, n_best=3), strict=True):
             assert a.trace == b.trace == ()  # a trace is made on request only
             assert [h.tokens for h in a.hypotheses] == [h.tokens for h in b.hypotheses]
             assert [h.score for h in a.hypotheses] == pytest.approx([h.score for h in b.hypotheses], abs=1e-12)
@@ -182,7 +183,7 @@ def test_no_more_is_read_than_a_window() -> None:
 
 
 def test_outputs_that_meet_the_limit_are_counted_as_unfinished() -> None:
-    """Limits of one to four words; brute force tells which of the outputs end in the end symbol."""
+    """Limits of one to four tokens; brute force says which outputs end in the end symbol."""
     items = items_of([[4] * (1 + i % 4) for i in range(12)])
     decoder = decoder_of("top", 5, rule=LastScore(), batch=5)
     found = evaluate(decoder, items, beam=2)
@@ -198,7 +199,7 @@ def test_outputs_that_meet_the_limit_are_counted_as_unfinished() -> None:
 
 @dataclass(frozen=True)
 class ShortPermutation:
-    """The source's words, each once: where a word repeats, the search runs out of successors."""
+    """The source's tokens, each once: where a token repeats, the search runs out of successors."""
 
     def start(self, batch: Batch) -> PermutationChoices:
         choices = Permutation().start(batch)
@@ -206,22 +207,21 @@ class ShortPermutation:
 
 
 def test_dead_ends_are_counted_and_leave_the_prefix_before_them() -> None:
-    """Sources a b, a a and b c b: the second has one word to give, the third two."""
-    model = ToyModel(len(VOCABULARY), seed=1)
+    """Sources a b, a a and b c b: the second has one token to give, the third two."""
     task = ToyTask(ShortPermutation(), open_length=False)
-    decoder = BatchDecoder(model, task, LastScore(), StopTop(), CPU, 8)
+    decoder = replace(decoder_of("ordering", 1, rule=LastScore(), batch=8), task=task)
     found = evaluate(decoder, items_of([[4, 5], [4, 4], [5, 6, 5]]), beam=3)
     assert (found.dead, found.unfinished) == (2, 0)
     assert [sorted(output) for output in found.outputs] == [[4, 5], [4], [5, 6]]
 
 
-def test_perplexity_is_the_sum_over_gold_words_by_hand() -> None:
-    """exp of minus the mean log-probability of all gold words; a sentence without gold does not count."""
+def test_perplexity_is_the_sum_over_gold_tokens_by_hand() -> None:
+    """exp of minus the mean log-probability of all gold tokens; a sentence without gold does not count."""
     model = ToyModel(len(VOCABULARY), seed=3, scale=2.0)
     golds: list[Tokens] = [(4, 5, EOS), (6,), (), (5, 5, 4, 6, EOS), (4, EOS)]
     examples = [Example((4,) * (1 + len(gold)), gold, 7 * i) for i, gold in enumerate(golds)]
-    total = math.fsum(logprob_sum(model, 7 * i)(gold) for i, gold in enumerate(golds) if gold)
-    expected = math.exp(-total / sum(map(len, golds)))
+    score = math.fsum(logprob_sum(model, 7 * i)(gold) for i, gold in enumerate(golds) if gold)
+    expected = math.exp(-score / sum(map(len, golds)))
     for batch in (1, 2, 100):
         assert perplexity(model, examples, batch=batch, device=CPU) == pytest.approx(expected, rel=1e-12)
 

@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argbeam.decoding.batch_decoder import BatchDecoder, Evaluation
-from argbeam.decoding.length_power import (
-    POWERS,
-    best_power,
-    evaluate_powers,
-    fingerprint,
-    read_power,
-    save_power,
-)
+from argbeam.decoding.length_power import POWERS, best_power, evaluate_powers, fingerprint, read_power, save_power
 from argbeam.errors import ArgbeamError
 from argbeam.files import read_records
 from argbeam.reports.table import signature_line
@@ -37,17 +30,19 @@ from small_runs import RATES, finish, short_text, small_recipe
 from toy_task import VOCABULARY, ToyTask, items_of, number_of
 
 DEV = "decode.length_power=dev"
+STAGE = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
+SMALL = {"kind": "generated", "types": 200, "train": 6, "dev": 3, "test": 1}
 
 
 @dataclass(frozen=True)
-class WordsWanted(ToyTask):
-    """The nearer the outputs are to so many words in all, the better."""
+class TokensWanted(ToyTask):
+    """The nearer the outputs are to so many tokens in all, the better."""
 
     wanted: int = 0
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
         value = -float(abs(sum(len(output) for output in outputs) - self.wanted))
-        return Score(value, {"words": value}, "words")
+        return Score(value, {"tokens": value}, "tokens")
 
 
 @given(
@@ -61,33 +56,30 @@ def test_the_choice_is_the_best_of_all_powers_by_brute_force(
     lengths: list[int], wanted: int, beam: int, seed: int
 ) -> None:
     model = ToyModel(len(VOCABULARY), seed=seed, scale=1.0)
-    task = WordsWanted(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True, wanted=wanted)
+    task = TokensWanted(Unconstrained(len(VOCABULARY), end_symbol=True), open_length=True, wanted=wanted)
     items = items_of([[4] * length for length in lengths])
     decoder = BatchDecoder(model, task, LogprobSum(), StopBest(), torch.device("cpu"), 4)
     found = {power: one.score.value for power, one in evaluate_powers(decoder, items, beam=beam).items()}
     following = unconstrained(len(VOCABULARY), end_symbol=True)
-    ranks = [cache(logprob_sum(model, number_of(item))) for item in items]
-    scores = []
-    for tenths in (0, 2, 4, 6, 8, 10, 12, 14, 16):
-        words = 0
-        for rank, length in zip(ranks, lengths, strict=True):
-            searched = brute_force_stop_best(following, rank, beam=beam, length=length, length_power=tenths / 10)
-            words += len(searched.sequences[0])
-        scores.append(-abs(words - wanted))
-    best = max(scores)
-    assert found == dict(zip(POWERS, scores, strict=True))
-    # The smallest of the best: the least that is done about it.
-    assert best_power(found) == min(power for power, score in zip(POWERS, scores, strict=True) if score == best)
+    scores = [cache(logprob_sum(model, number_of(item))) for item in items]
+    expected = {}
+    for power in (tenths / 10 for tenths in (0, 2, 4, 6, 8, 10, 12, 14, 16)):
+        tokens = 0
+        for score, length in zip(scores, lengths, strict=True):
+            searched = brute_force_stop_best(following, score, beam=beam, length=length, length_power=power)
+            tokens += len(searched.sequences[0])
+        expected[power] = -abs(tokens - wanted)
+    assert found == expected
+    assert best_power(found) == min(power for power in expected if expected[power] == max(expected.values()))
 
 
 @pytest.fixture(scope="module")
 def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A translation model that has learnt a little: its outputs by plain sums are too short."""
     folder = tmp_path_factory.mktemp("power") / "run"
-    stage = {"epochs": 3, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
     overrides = ("model.hidden=20", "model.embedding=12", "batch.size=16", "decode.beam=3")
-    data = {"kind": "generated", "types": 200, "train": 120, "dev": 12, "test": 4}
-    finish(small_recipe(*overrides, task="translation", data=data, stages={"train": stage}), folder)
+    data, stages = {**SMALL, "train": 120, "dev": 12, "test": 4}, {"train": {**STAGE, "epochs": 3}}
+    finish(small_recipe(*overrides, task="translation", data=data, stages=stages), folder)
     return folder
 
 
@@ -109,8 +101,8 @@ def test_the_power_is_chosen_on_dev_once_and_no_other_split_is_opened(
     # Again, and as a file: nothing is decoded any more.
     monkeypatch.setattr(trained, "evaluate_powers", None)
     (checkpoint,) = (folder / "model").iterdir()
-    assert load(folder, device="cpu", overrides=[DEV]).rule == load(checkpoint, device="cpu", overrides=[DEV]).rule
-    assert load(checkpoint, device="cpu", overrides=[DEV]).rule == LogprobSum(chosen)
+    for again in (folder, checkpoint):
+        assert load(again, device="cpu", overrides=[DEV]).rule == LogprobSum(chosen)
     assert opened == ["dev"]
 
 
@@ -143,8 +135,7 @@ def test_scores_say_which_power_they_stand_on_and_outputs_are_those_of_that_powe
     assert isinstance(run.rule, LogprobSum)
     power = run.rule.length_power
     plain = open_run(folder, [f"decode.length_power={power}", "runtime.device=cpu"])
-    (scored,) = score_run(run, "test", [2])
-    (fixed,) = score_run(plain, "test", [2])
+    (scored,), (fixed,) = (score_run(one, "test", [2]) for one in (run, plain))
     assert scored.texts == fixed.texts
     assert {**scored.record, "length_power_from": "recipe"} == fixed.record
     assert (scored.record["length_power"], scored.record["length_power_from"]) == (power, "dev")
@@ -156,8 +147,7 @@ def test_scores_say_which_power_they_stand_on_and_outputs_are_those_of_that_powe
 
 
 def test_where_all_outputs_have_one_length_nothing_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "last"}
-    finish(small_recipe(DEV, data=short_text(tmp_path), stages={"train": stage}), tmp_path / "run")
+    finish(small_recipe(DEV, data=short_text(tmp_path), stages={"train": STAGE}), tmp_path / "run")
     monkeypatch.setattr(trained, "evaluate_powers", None)
     assert load(tmp_path / "run", device="cpu").rule == LogprobSum(0.0)
     assert not (tmp_path / "run" / "length_power.jsonl").exists()
@@ -165,12 +155,11 @@ def test_where_all_outputs_have_one_length_nothing_is_decoded(tmp_path: Path, mo
 
 def test_a_recipe_may_ask_for_it_and_trains_by_plain_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs are compared before anything can be chosen; a run that starts from this one chooses nothing either."""
-    stage = {"epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES, "keep": "score", "keep_beam": 2}
-    data = {"kind": "generated", "types": 200, "train": 6, "dev": 3, "test": 1}
+    stages = {"train": {**STAGE, "keep": "score", "keep_beam": 2}}
     monkeypatch.setattr(trained, "evaluate_powers", None)
     values = {}
     for name, overrides in {"asking": [DEV], "plain": [], "more": [f"start={tmp_path}/asking"]}.items():
-        finish(small_recipe(*overrides, task="translation", data=data, stages={"train": stage}), tmp_path / name)
+        finish(small_recipe(*overrides, task="translation", data=SMALL, stages=stages), tmp_path / name)
         records = read_records(tmp_path / name / "records.jsonl")
         values[name] = [record["dev"]["value"] for record in records if "dev" in record]
     assert values["asking"] == values["plain"] != []
