@@ -2,6 +2,7 @@
 
 import io
 import sys
+from typing import Any
 
 import pytest
 
@@ -9,28 +10,11 @@ from argbeam.reports.progress import epoch_line, note, training_display
 from argbeam.settings.recipe_files import find_recipe, load_recipe
 from argbeam.training.events import Notice, Progress, Record
 
-PROGRESS = Progress(
-    stage="bso",
-    epoch=2,
-    update=150,
-    updates=400,
-    loss=0.5,
-    violations=0.25,
-    words_per_second=1234.5,
-    beam=4,
-    seconds_left=65.4,
-)
-EPOCH = {
-    "kind": "epoch",
-    "stage": "bso",
-    "epoch": 2,
-    "beam": 4,
-    "loss_per_word": 0.5,
-    "violations_per_word": 0.25,
-    "dev": {"value": 33.333, "bleu": 33.333, "exact": 2.0, "test_beam": 5},
-    "words_per_second": 1234.5,
-    "best": True,
-}
+STATE: dict[str, Any] = {"stage": "bso", "epoch": 2, "beam": 4, "words_per_second": 1234.5}
+PROGRESS = Progress(**STATE, update=150, updates=400, loss=0.5, violations=0.25, seconds_left=65.4)
+DEV = {"value": 33.333, "bleu": 33.333, "exact": 2.0, "test_beam": 5}
+FIGURES = {"loss_per_word": 0.5, "violations_per_word": 0.25, "dev": DEV, "best": True}
+EPOCH = {"kind": "epoch", **STATE, **FIGURES}
 STAGE = {"kind": "stage", "stage": "bso", "update": 400, "epochs": 8, "kept_epoch": 2, "keep": "score", "value": 33.333}
 EVENTS = (Notice("[3] sentences"), PROGRESS, Record(EPOCH), Record(STAGE))
 

@@ -9,6 +9,7 @@ import pytest
 from argbeam.errors import DataError
 from argbeam.files import append_record
 from argbeam.reports.records import DevFigures, EpochRow, StageRow, StartRow, parse_json, read_rows, read_run_records
+from refusals import refusal
 
 START = {"kind": "start", "device": "cpu"}
 EPOCH = {"kind": "epoch", "stage": "bso", "epoch": 0, "dev": {"value": 3, "bleu": 3.0}, "beam": 2, "seconds": 1.5}
@@ -43,17 +44,14 @@ def test_records_of_a_run_are_rows_by_kind_and_other_keys_and_kinds_are_ignored(
 )
 def test_a_damaged_record_is_an_error_with_its_line(line: dict[str, Any], reason: str, tmp_path: Path) -> None:
     path = records(tmp_path, START, line)
-    with pytest.raises(DataError) as error:
-        read_run_records(path, fix="remove it")
-    assert str(error.value) == f"{path}:2: damaged: {reason}; remove it"
+    assert refusal(read_run_records, path, fix="remove it") == f"{path}:2: damaged: {reason}; remove it"
 
 
 def test_lines_of_one_kind_are_read_as_a_dataclass(tmp_path: Path) -> None:
     path = records(tmp_path, {"value": 1, "more": 2}, {"value": 2.5})
     assert read_rows(path, Score, fix="") == [Score(1.0), Score(2.5)]
     append_record(path, {})
-    with pytest.raises(DataError, match=r"records\.jsonl:3: damaged: value: Field required; remove it$"):
-        read_rows(path, Score, fix="remove it")
+    assert refusal(read_rows, path, Score, fix="remove it") == f"{path}:3: damaged: value: Field required; remove it"
 
 
 def test_text_that_is_not_json_is_damaged() -> None:

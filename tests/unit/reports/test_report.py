@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from argbeam.errors import ArgbeamError, DataError
+from argbeam.errors import ArgbeamError
 from argbeam.files import append_record, write_atomic
 from argbeam.reports.report import diagnostics_table, read_runs, score_tables, settings_table, write_report
 from argbeam.settings.recipe_files import parse_recipe, recipe_to_json
+from refusals import refusal
 
 CROSS_ENTROPY = {"kind": "cross_entropy"}
 BSO = {"kind": "bso", "train_beam": 3}
@@ -28,19 +29,12 @@ def write_run(
     start: str = "",
 ) -> Path:
     """A run folder with one stage of two epochs, the second one kept."""
-    rates = {"encoder": 0.1, "decoder": 0.1, "output": 0.1}
-    recipe = parse_recipe(
-        {
-            "name": name,
-            "seed": seed,
-            "start": start,
-            "task": {"kind": task},
-            "data": {"kind": "generated", "train": 10, "dev": 5, "test": test},
-            "stages": {"train": {"epochs": 2, "loss": loss, "optimizer": rates}},
-        }
-    )
+    rates = dict.fromkeys(("encoder", "decoder", "output"), 0.1)
+    data = {"kind": "generated", "train": 10, "dev": 5, "test": test}
+    stages = {"train": {"epochs": 2, "loss": loss, "optimizer": rates}}
+    settings = {"name": name, "seed": seed, "start": start, "task": {"kind": task}, "data": data, "stages": stages}
     folder.mkdir()
-    write_atomic(folder / "recipe.json", recipe_to_json(recipe).encode())
+    write_atomic(folder / "recipe.json", recipe_to_json(parse_recipe(settings)).encode())
     for epoch in (0, 1):
         append_record(folder / "records.jsonl", epoch_record(epoch, with_violations=loss is BSO))
     stage = {"kind": "stage", "stage": "train", "update": 20, "epochs": 2, "kept_epoch": 1, "seconds": 7.0}
@@ -48,17 +42,15 @@ def write_run(
     return folder
 
 
+def write_pair(folder: Path) -> tuple[Path, Path]:
+    """A run of cross-entropy and one of BSO."""
+    return write_run(folder / "s", "seq2seq <1>", CROSS_ENTROPY), write_run(folder / "b", "BSO", BSO)
+
+
 def epoch_record(epoch: int, *, with_violations: bool) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "kind": "epoch",
-        "stage": "train",
-        "epoch": epoch,
-        "beam": 0,
-        "loss_per_word": 2.0 - epoch,
-        "gradient_norm": 3.0,
-        "words_per_second": 1234.0,
-        "dev": {"value": 10.0 + epoch},
-    }
+    record: dict[str, Any] = {"kind": "epoch", "stage": "train", "epoch": epoch, "beam": 0}
+    record |= {"loss_per_word": 2.0 - epoch, "gradient_norm": 3.0, "words_per_second": 1234.0}
+    record["dev"] = {"value": 10.0 + epoch}
     if with_violations:
         record |= {"beam": 2 + epoch, "violations_per_word": 0.5, "violations_by_tenth": [0.1] * 10}
         record |= {"segment_length": 2.5, "gold_on_beam": 0.9, "rival_is_gold_share": 0.1, "rival_ended_share": 0.0}
@@ -67,30 +59,16 @@ def epoch_record(epoch: int, *, with_violations: bool) -> dict[str, Any]:
 
 def write_score(folder: Path, beam: int, scores: dict[str, float], **changes: Any) -> None:
     recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    record = {
-        "task": recipe["task"]["kind"],
-        "system": recipe["name"],
-        "split": "test",
-        "successors": "unconstrained",
-        "train_beam": 0,
-        "test_beam": beam,
-        "rule": "logprob_sum",
-        "length_power": 0.0,
-        "stop": "best",
-        "seed": recipe["seed"],
-        "version": "0.1.0",
-        "metric": METRIC,
-        "scores": scores,
-        "sentences": 5,
-        "unfinished": 1,
-        "dead": 2,
-    }
-    append_record(folder / "evaluations.jsonl", {**record, **changes})
+    run = {"task": recipe["task"]["kind"], "system": recipe["name"], "seed": recipe["seed"], "train_beam": 0}
+    search = {"successors": "unconstrained", "rule": "logprob_sum", "length_power": 0.0, "stop": "best"}
+    counts = {"sentences": 5, "unfinished": 1, "dead": 2}
+    record = {**run, **search, **counts, "split": "test", "test_beam": beam, "metric": METRIC, "scores": scores}
+    append_record(folder / "evaluations.jsonl", {**record, "version": "0.1.0", **changes})
 
 
 def test_gains_are_over_the_better_search_of_the_first_cross_entropy_run(tmp_path: Path) -> None:
     """At beam 5 seq2seq has 20 by sums and 24 by length: BSO's 25 gains 1, not 5. At beam 1: 18 - 15 = +3."""
-    bso, seq2seq = write_run(tmp_path / "b", "BSO", BSO), write_run(tmp_path / "s", "seq2seq", CROSS_ENTROPY)
+    seq2seq, bso = write_pair(tmp_path)
     write_score(bso, 1, {"bleu": 18.0, "length": 1.0}, rule="last_score")
     write_score(bso, 5, {"bleu": 25.0, "length": 0.98}, rule="last_score")
     write_score(seq2seq, 1, {"bleu": 15.0, "length": 0.9})
@@ -101,8 +79,8 @@ def test_gains_are_over_the_better_search_of_the_first_cross_entropy_run(tmp_pat
     assert bleu.headers == ["system", "beam 1", "beam 5"]
     assert bleu.rows == [
         ["BSO", "18.00 (+3.00)", "25.00 (+1.00)"],
-        ["seq2seq", "15.00", "20.00"],
-        ["seq2seq, by length^1", "-", "24.00"],
+        ["seq2seq <1>", "15.00", "20.00"],
+        ["seq2seq <1>, by length^1", "-", "24.00"],
     ]
     assert length.rows[0] == ["BSO", "1.00", "0.98"]  # a ratio has no gain
     assert all(METRIC in note for note in bleu.notes[1:])
@@ -126,30 +104,25 @@ def test_a_length_power_chosen_on_dev_has_a_row_of_its_own(tmp_path: Path) -> No
 
 def test_the_newest_evaluation_counts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "s", "seq2seq", CROSS_ENTROPY)
-    write_score(run, 1, {"bleu": 1.0})
-    write_score(run, 1, {"bleu": 2.0})
+    for score in (1.0, 2.0):
+        write_score(run, 1, {"bleu": score})
     (table,) = score_tables(read_runs([run]))
     assert table.rows == [["seq2seq", "2.00"]]
 
 
 def test_metrics_are_not_mixed_in_a_table(tmp_path: Path) -> None:
-    a, b = write_run(tmp_path / "a", "A", CROSS_ENTROPY), write_run(tmp_path / "b", "B", BSO)
-    write_score(a, 1, {"bleu": 1.0})
-    write_score(b, 1, {"bleu": 1.0}, metric="tok:13a")
-    with pytest.raises(ArgbeamError) as error:
-        write_report([a, b], tmp_path / "report")
-    assert str(error.value) == (
+    runs = write_pair(tmp_path)
+    for run, metric in zip(runs, (METRIC, "tok:13a"), strict=True):
+        write_score(run, 1, {"bleu": 1.0}, metric=metric)
+    assert refusal(write_report, runs, tmp_path / "report", error=ArgbeamError) == (
         f"report: word_ordering, test: scores of 2 metrics, {METRIC} and tok:13a; "
         "a table holds one: evaluate all runs again, or report them apart"
     )
 
 
 def test_tasks_and_test_sets_have_tables_of_their_own(tmp_path: Path) -> None:
-    runs = [
-        write_run(tmp_path / "a", "A", CROSS_ENTROPY),
-        write_run(tmp_path / "b", "B", CROSS_ENTROPY, task="translation"),
-        write_run(tmp_path / "c", "C", CROSS_ENTROPY, test=4),
-    ]
+    changes: dict[str, Any] = {"A": {}, "B": {"task": "translation"}, "C": {"test": 4}}
+    runs = [write_run(tmp_path / name, name, CROSS_ENTROPY, **change) for name, change in changes.items()]
     for run in runs:
         write_score(run, 1, {"bleu": 1.0})
     tables = score_tables(read_runs(runs))
@@ -163,12 +136,12 @@ def test_labels_tell_runs_apart(tmp_path: Path) -> None:
     assert [run.label for run in read_runs([a])] == ["BSO"]
     assert [run.label for run in read_runs([a, b])] == ["BSO, seed 1", "BSO, seed 2"]
     assert [run.label for run in read_runs([b, c])] == [f"BSO, {b}", f"BSO, {c}"]
-    with pytest.raises(ArgbeamError, match=r"^report: a run is given twice; each folder is accepted once$"):
-        read_runs([a, a])
+    twice = "report: a run is given twice; each folder is accepted once"
+    assert refusal(read_runs, [a, a], error=ArgbeamError) == twice
 
 
 def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "s", "seq2seq", CROSS_ENTROPY), write_run(tmp_path / "b", "BSO", BSO)]
+    runs = write_pair(tmp_path)
     write_score(runs[1], 1, {"bleu": 1.0})
     table = diagnostics_table(read_runs(runs))
     seq2seq, bso = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
@@ -193,7 +166,7 @@ def test_only_settings_that_differ_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_page_holds_every_table_and_plot_and_points_nowhere(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "s", "seq2seq <1>", CROSS_ENTROPY), write_run(tmp_path / "b", "BSO", BSO)]
+    runs = write_pair(tmp_path)
     for run in runs:
         write_score(run, 5, {"bleu": 20.0})
     page, notes = write_report(runs, tmp_path / "out" / "report")
@@ -202,8 +175,7 @@ def test_the_page_holds_every_table_and_plot_and_points_nowhere(tmp_path: Path) 
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert "seq2seq &lt;1&gt;" in text and "seq2seq <1>" not in text
     assert METRIC in text
-    markdown = notes.read_text(encoding="utf-8")
-    assert "| BSO | 20.00 (+0.00) |" in markdown
+    assert "| BSO | 20.00 (+0.00) |" in notes.read_text(encoding="utf-8")
 
 
 def test_a_run_that_is_not_finished_can_be_reported(tmp_path: Path) -> None:
@@ -215,9 +187,8 @@ def test_a_run_that_is_not_finished_can_be_reported(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        write_report([tmp_path], tmp_path / "report")
-    assert str(error.value) == f"{tmp_path}: no run folder: recipe.json is missing; `argbeam train` makes one"
+    missing = "no run folder: recipe.json is missing; `argbeam train` makes one"
+    assert refusal(write_report, [tmp_path], tmp_path / "report") == f"{tmp_path}: {missing}"
 
 
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
