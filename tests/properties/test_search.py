@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.models import LstmSeq2Seq
 from argbeam.search.gold import Restart
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LogprobSum, ScoreRule
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
+from loss_cases import small_lstm
 from oracles import (
     BruteForce,
     ToyModel,
@@ -93,12 +93,7 @@ def test_a_search_is_the_search_over_lists(
                 assert [s for _, s in searched] == pytest.approx(list(map(score, kept)), abs=1e-9)
 
 
-@given(
-    case=open_cases,
-    power=st.sampled_from([0.5, 1.0, 1.5]),
-    beam=st.integers(1, 40),
-    n_best=st.integers(1, 4),
-)
+@given(case=open_cases, power=st.sampled_from([0.5, 1.0, 1.5]), beam=st.integers(1, 40), n_best=st.integers(1, 4))
 @settings(max_examples=100)
 def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_limit(
     case: Case, power: float, beam: int, n_best: int
@@ -167,9 +162,7 @@ def test_training_search_without_violations_is_the_decoding_search(
 def test_a_sentences_result_does_not_depend_on_neighbours_padding_or_order(
     sources: list[list[int]], seed: int, beam: int, rule: ScoreRule, task: str, data: st.DataObject
 ) -> None:
-    sizes = {"source_vocabulary": 10, "target_vocabulary": 10, "hidden": 5, "embedding": 4}
-    model = LstmSeq2Seq(layers=2, dropout=0.0, **sizes).double()
-    model.initialise(bound=1.0, generator=torch.Generator().manual_seed(seed))
+    model = small_lstm(10, hidden=5, embedding=4, dropout=0.0, seed=seed)
     successors, stop = {
         "permutation": (Permutation(), None),
         "shift-reduce": (ShiftReduce(10, 2), None),

@@ -164,6 +164,12 @@ def drawn_case(data: st.DataObject, task: Task, models: Sequence[str] = ()) -> t
     return model, batch, data.draw(st.sampled_from([None, Noise(seed, torch.tensor(7), batch.sentence_B)]))
 
 
+def noisy_batch(examples: Sequence[Example], *, update: int = 2, **padding: int) -> tuple[Batch, Noise]:
+    """A batch and the noise of one update."""
+    batch = make_batch(examples, **padding)
+    return batch, Noise(1, torch.tensor(update), batch.sentence_B)
+
+
 def assert_same_loss(found: Tensor, expected: Tensor, model: nn.Module, tolerance: float = 1e-10) -> None:
     """Loss and every gradient."""
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
@@ -178,8 +184,5 @@ def drawn_batch(task: Task, rng: random.Random, *, sentences: int, padding_rows:
         examples.append(Example(source, task.target(rng, source), rng.randrange(1000)))
     longest = max(len(e.source) for e in examples), max(len(e.target) for e in examples)
     return make_batch(
-        examples,
-        source_length=longest[0] + padding,
-        target_length=longest[1] + padding,
-        size=sentences + padding_rows,
+        examples, source_length=longest[0] + padding, target_length=longest[1] + padding, size=sentences + padding_rows
     )

@@ -47,12 +47,7 @@ def naive_total(
 
 
 def bso_of_one(
-    successors: Callable[[Tokens], Next],
-    *,
-    beam: int,
-    margin: float,
-    stop: Stop | None,
-    cost: SegmentCost,
+    successors: Callable[[Tokens], Next], *, beam: int, margin: float, stop: Stop | None, cost: SegmentCost
 ) -> Callable[[Tokens, Tokens, Score, Rescore], Float[Tensor, ""]]:
     """BSO of one sentence: search, score each violating prefix and gold's again, each from its first token, and sum
     cost * (margin - f(gold) + f(rival))."""
@@ -78,11 +73,6 @@ def scores_along(model: Model, one: Batch, noise: Noise | None, tokens: Tokens) 
         state = model.step(state, torch.tensor([read]))
         found.append(model.scores(model.output(state)[None])[0, 0])
     return found
-
-
-def prefix_score(model: Model, one: Batch, noise: Noise | None, prefix: Tokens) -> Float[Tensor, ""]:
-    """f of a prefix of a single sentence: encode, read every token but the newest, score that one."""
-    return scores_along(model, one, noise, prefix)[-1][prefix[-1]]
 
 
 def prefix_logprob(model: Model, one: Batch, noise: Noise | None, tokens: Tokens) -> Float[Tensor, ""]:

@@ -250,7 +250,6 @@ class TrainingSearch:
     gold_score: list[float]
     rival_score: list[float]
     gold_on_beam: bool
-    beams: list[list[Tokens]]
 
 
 def training_search(
@@ -258,14 +257,15 @@ def training_search(
 ) -> TrainingSearch:
     """The search of Wiseman & Rush 2016, section 4.1. Between equals either may be chosen: where that matters
     (`ties=False`) hypothesis draws another case."""
-    violation, rivals, is_gold, ended, gold_score, rival_score, beams = [], [], [], [], [], [], []
+    steps: list[tuple[Any, ...]] = []
     alive: list[Tokens] = [()]
+    kept: list[Tokens] = []
     restarted_at = 0
     for t in range(1, len(gold) + 1):
         ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
         of_gold = score(gold[:t])
-        rival, rival_has_ended = None, False
+        rival, ended = None, False
         if t == len(gold):
             # The best wrong sequence, even where the beam is so narrow that only gold is on it.
             rival = next((prefix for prefix in ranked if prefix != gold), None)
@@ -274,21 +274,16 @@ def training_search(
                 rival = kept[beam - 1]
             top_ended = next((prefix for prefix in kept if prefix[-1] == EOS), None)
             if stop == StopTop() and top_ended is not None and of_gold < score(top_ended) + margin:
-                rival, rival_has_ended = top_ended, True
+                rival, ended = top_ended, True
         of_rival = -math.inf if rival is None else score(rival)
         violates = of_gold < of_rival + margin
-        beams.append(kept)
-        violation.append(violates)
-        rivals.append(rival[restarted_at:] if violates and rival is not None else None)
-        is_gold.append(violates and rival == gold[:t])
-        ended.append(violates and rival_has_ended)
-        gold_score.append(of_gold)
-        rival_score.append(of_rival)
+        segment = rival[restarted_at:] if violates and rival is not None else None
+        steps.append((violates, segment, violates and rival == gold[:t], violates and ended, of_gold, of_rival))
         if violates:
             alive, restarted_at = [gold[:t]], t
         else:
             alive = _going_on(kept, stop)
-    return TrainingSearch(violation, rivals, is_gold, ended, gold_score, rival_score, gold in beams[-1], beams)
+    return TrainingSearch(*map(list, zip(*steps, strict=True)), gold_on_beam=gold in kept)
 
 
 def _going_on(kept: list[Tokens], stop: Stop | None) -> list[Tokens]:
@@ -334,22 +329,19 @@ def uninterrupted_search(
     successors: Next, score: Score, gold: Tokens, *, beam: int, stop: Stop | None, ties: bool = True
 ) -> UninterruptedSearch:
     """The beam search of decoding, with a look at gold after every step; `ties` as in `training_search`."""
-    beams, gold_score, rivals, rival_score = [], [], [], []
+    steps: list[tuple[Any, ...]] = []
     alive: list[Tokens] = [()]
     lost = 0
     for t in range(1, len(gold) + 1):
         ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
         rival = next((prefix for prefix in ranked if prefix != gold[:t]), None)
-        beams.append(kept)
-        gold_score.append(score(gold[:t]))
-        rivals.append(rival)
-        rival_score.append(-math.inf if rival is None else score(rival))
+        steps.append((kept, score(gold[:t]), rival, -math.inf if rival is None else score(rival)))
         ends_here = stop == StopTop() and bool(kept) and kept[0][-1] == EOS
         if not lost and (gold[:t] not in kept or ends_here or t == len(gold)):
             lost = t
         alive = _going_on(kept, stop)
-    return UninterruptedSearch(beams, gold_score, rivals, rival_score, lost)
+    return UninterruptedSearch(*map(list, zip(*steps, strict=True)), stop=lost)
 
 
 def example_of(target: Sequence[int], *, source: Sequence[int] = (4,), sentence: int = 0) -> Example:

@@ -96,32 +96,14 @@ class Case:
         return chosen
 
 
-def table_case(
-    table: dict[tuple[Tokens, int], float],
-    length: int,
-    *,
-    end_symbol: bool = False,
-    source: Tokens = (4,),
-    successors: Successors | None = None,
-) -> Case:
+def table_case(table: dict[tuple[Tokens, int], float], length: int, *, end_symbol: bool = False) -> Case:
     """One sentence of the tokens 4, 5, 6 with scores by (prefix, token); all others are -100."""
-    successors = successors or Unconstrained(7, end_symbol)
-    return Case(ToyModel(7, table=table), [0], [list(source)], [length], [], successors)
+    return Case(ToyModel(7, table=table), [0], [[4]], [length], [], Unconstrained(7, end_symbol))
 
 
-def table_violations(
-    table: dict[tuple[Tokens, int], float],
-    gold: Tokens,
-    policy: Policy,
-    *,
-    beam: int,
-    stop: Stop | None = None,
-    source: Tokens = (4,),
-    successors: Successors | None = None,
-) -> Violations:
+def table_violations(table: dict[tuple[Tokens, int], float], gold: Tokens, policy: Policy, *, beam: int) -> Violations:
     """The violations of such a sentence."""
-    case = table_case(table, len(gold), end_symbol=stop is not None, source=source, successors=successors)
-    found = case.search(beam=beam, rule=LastScore(), stop=stop, golds=[gold], policy=policy).violations
+    found = table_case(table, len(gold)).search(beam=beam, rule=LastScore(), golds=[gold], policy=policy).violations
     assert found is not None
     return found
 

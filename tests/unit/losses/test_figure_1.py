@@ -27,11 +27,11 @@ are the two lanes that are replayed; after t = 4 the rival's goes on from gold's
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
-from argbeam.losses.bso import Bso, BsoStep
-from argbeam.search.gold import Gold, Restart
-from argbeam.search.result import SearchResult
+from argbeam.losses.bso import Bso, BsoStep, search_with_gold
+from argbeam.search.gold import Restart
+from argbeam.search.result import Beams, Violations
 from argbeam.search.score_rules import LastScore
-from argbeam.search.search import beam_search
+from argbeam.search.search import SearchSettings
 from argbeam.search.successors import Unconstrained
 from loss_oracles import TableModel
 
@@ -69,23 +69,14 @@ def sentence() -> Batch:
     return make_batch([Example(words("a"), words(GOLD), 0)])
 
 
-def search() -> SearchResult:
-    batch = sentence()
-    return beam_search(
-        model(),
-        model().encode(batch, None),
-        SUCCESSORS.start(batch),
-        beam_size=3,
-        length_B=batch.target_length_B,
-        steps=6,
-        rule=LastScore(),
-        gold=Gold(batch.target_BT, batch.target_length_B, Restart(margin=1.0)),
-    )
+def search() -> tuple[Violations, Beams]:
+    table, batch = model(), sentence()
+    state, settings = table.encode(batch, None), SearchSettings(3, LastScore())
+    return search_with_gold(table, state, SUCCESSORS, settings, batch, Restart(margin=1.0))
 
 
 def test_gold_is_violated_at_t_4_and_t_6_and_nowhere_else() -> None:
-    found = search().violations
-    assert found is not None
+    found, _ = search()
     assert [t for t, violated in enumerate(found.violation_BT[0].tolist(), start=1) if violated] == [4, 6]
     assert found.gold_score_BT[0].tolist() == [5.0, 3.0, 4.0, 2.0, 3.5, 2.0]
     assert found.rival_score_BT[0].tolist() == [3.0, 1.5, 2.0, 3.0, 1.0, 2.5]
@@ -95,7 +86,7 @@ def test_gold_is_violated_at_t_4_and_t_6_and_nowhere_else() -> None:
 
 
 def test_the_beams_are_those_of_the_figure() -> None:
-    beams = search().beams
+    _, beams = search()
     newest = [" ".join(VOCABULARY.decode(step[0].tolist())) for step in beams.tokens_TBJ]
     assert newest == [
         "a the one",

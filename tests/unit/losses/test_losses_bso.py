@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from argbeam.data.batches import make_batch
-from argbeam.losses.bso import (
-    Bso,
-    BsoStep,
-    Cost,
-    one_minus_authors_bleu,
-    one_minus_bleu,
-    zero_one,
-)
+from argbeam.losses.bso import Bso, BsoStep, Cost, one_minus_authors_bleu, one_minus_bleu, zero_one
 from argbeam.losses.contract import LossOutput
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.noise import Noise
@@ -140,8 +133,7 @@ def test_other_policies_and_sums_have_the_loss_of_rescoring_their_violations(
 
 
 @pytest.mark.parametrize(
-    ("cost", "naive"),
-    [(one_minus_bleu, naive_one_minus_bleu), (one_minus_authors_bleu, naive_one_minus_authors_bleu)],
+    ("cost", "naive"), [(one_minus_bleu, naive_one_minus_bleu), (one_minus_authors_bleu, naive_one_minus_authors_bleu)]
 )
 def test_the_bleu_costs_are_those_of_rescoring_up_to_float32(cost: Cost, naive: SegmentCost) -> None:
     task = TASKS["open length, stop top"]

@@ -4,34 +4,26 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
-from argbeam.data.batches import Batch, make_batch
+from argbeam.data.batches import make_batch
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.models.noise import Noise
-from loss_cases import EXAMPLES, MODELS, assert_same_loss, small_lstm
+from loss_cases import EXAMPLES, MODELS, assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import alone, noise_alone, prefix_logprob
-
-
-def summed_over_sentences(network: nn.Module, batch: Batch, noise: Noise | None) -> torch.Tensor:
-    """Each sentence alone and unpadded, read token by token."""
-    singles = [
-        prefix_logprob(network, one, noise_alone(noise, row), tuple(one.target_BT[0].tolist()))
-        for row, one in enumerate(alone(batch, row) for row in range(len(batch.sentence_B)))
-    ]
-    return -torch.stack(singles).sum()
 
 
 @pytest.mark.parametrize("name", ["LSTM, 2 layers", "attention with a cache"])
 @pytest.mark.parametrize("with_noise", [False, True])
 def test_loss_and_gradients_are_the_sum_over_single_sentences(name: str, with_noise: bool) -> None:
-    """Padding rows and columns count for nothing: neither in the loss, nor in the counts, nor in a gradient."""
+    """Each alone, unpadded, token by token: padding counts for nothing, in loss, counts and gradients."""
     network = MODELS[name](1, 0.3)
-    batch = make_batch(EXAMPLES, size=5, source_length=7, target_length=8)
-    noise = Noise(1, torch.tensor(4), batch.sentence_B) if with_noise else None
+    batch, some_noise = noisy_batch(EXAMPLES, size=5, source_length=7, target_length=8)
+    noise = some_noise if with_noise else None
     out = CrossEntropy()(network, batch, noise)
-    expected = summed_over_sentences(network, batch, noise)
-    assert_same_loss(out.total, expected, network)
+    singles = [
+        prefix_logprob(network, alone(batch, row), noise_alone(noise, row), example.target)
+        for row, example in enumerate(EXAMPLES)
+    ]
+    assert_same_loss(out.total, -torch.stack(singles).sum(), network)
     assert out.count is not None
     assert (out.count.item(), out.sums["sentences"].item(), out.sums["words"].item()) == (3, 3, 10)
     assert out.sums["loss"] == out.total

@@ -13,9 +13,8 @@ from argbeam.losses import mixer as mixer_module
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.mixer import Baseline, Mixer, MixerStep
 from argbeam.losses.sampling import Pick, drawn_tokens
-from argbeam.models.noise import Noise
 from argbeam.search.successors import Unconstrained
-from loss_cases import small_lstm
+from loss_cases import assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import NAIVE_RISKS, TableModel, alone, gradients, noise_alone, scores_along
 from oracles import Tokens, open_outputs
 
@@ -45,8 +44,7 @@ def test_the_mean_gradient_over_all_outcomes_is_that_of_the_expected_reward(
     """Each outcome is forced in turn and weighs by its probability. A baseline that differs from step to step and is
     far off changes no mean. delta = 9 is more than there is: all tokens are the model's own."""
     model, loss = small_lstm(VOCABULARY, hidden=3), MixerStep(mixer_of(3, extra=extra, expected=0.7), delta)
-    batch = make_batch([Example((4, 5), GOLD, 3)])
-    noise = Noise(1, torch.tensor(2), batch.sentence_B)
+    batch, noise = noisy_batch([Example((4, 5), GOLD, 3)])
     # The oracle reads outputs longer than gold: its noise is drawn for as many steps.
     long_batch = make_batch([Example((4, 5), (*GOLD, *[4] * extra), 3)])
     model.dropout = 0.3 if with_noise else 0.0
@@ -81,8 +79,7 @@ def test_the_loss_of_one_draw_is_computed_by_hand() -> None:
     loss = mixer_of(len(table) + 1)
     with torch.no_grad():
         loss.baseline.bias.fill_(0.2)
-    batch = make_batch([Example((4,), (4, 5, EOS), 0)], size=2)
-    out = MixerStep(loss, 2)(model, batch, Noise(1, torch.tensor(0), batch.sentence_B))
+    out = MixerStep(loss, 2)(model, *noisy_batch([Example((4,), (4, 5, EOS), 0)], size=2))
     assert out.total.item() == pytest.approx(math.log(4 / 3) + 0.09, abs=1e-6)
     assert out.sums["loss"].item() == pytest.approx(math.log(4 / 3), abs=1e-6)
     assert out.sums["reward"].item() == pytest.approx(0.5, abs=1e-6)
@@ -96,8 +93,7 @@ def test_the_loss_of_one_draw_is_computed_by_hand() -> None:
 def test_no_gradient_of_the_baseline_reaches_the_model() -> None:
     """The model's gradient is the same whatever the error weighs."""
     model = small_lstm(VOCABULARY, hidden=3)
-    batch = make_batch([Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4)], size=3)
-    noise = Noise(1, torch.tensor(2), batch.sentence_B)
+    batch, noise = noisy_batch([Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4)], size=3)
     found = []
     for weight in (0.0, 100.0):
         base = mixer_of(3, expected=0.3)
@@ -110,14 +106,12 @@ def test_no_gradient_of_the_baseline_reaches_the_model() -> None:
 def test_a_batch_is_the_sum_of_its_sentences() -> None:
     """Alone and unpadded each draws the same tokens; padding rows add nothing."""
     examples = [Example((4, 5), GOLD, 3), Example((5,), (5, EOS), 4), Example((5, 4, 5), (5, 5, 4, 4, 1, EOS), 9)]
-    batch = make_batch(examples, size=5, source_length=5, target_length=9)
+    batch, noise = noisy_batch(examples, size=5, source_length=5, target_length=9)
     model, loss = small_lstm(VOCABULARY, hidden=3), MixerStep(mixer_of(3, extra=3, expected=0.2), 3)
-    noise = Noise(1, torch.tensor(2), batch.sentence_B)
     out = loss(model, batch, noise)
     singles = [loss(model, alone(batch, row), noise_alone(noise, row)) for row in range(3)]
     total = torch.stack([single.total for single in singles]).sum()
-    torch.testing.assert_close(out.total, total, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(gradients(out.total, model), gradients(total, model), rtol=1e-9, atol=1e-10)
+    assert_same_loss(out.total, total, model, 1e-11)
     for name in out.sums:
         assert out.sums[name].item() == pytest.approx(sum(single.sums[name].item() for single in singles))
     assert out.count == 3
@@ -125,27 +119,21 @@ def test_a_batch_is_the_sum_of_its_sentences() -> None:
 
 def test_tokens_are_drawn_from_the_noise_of_their_update() -> None:
     """Through the sampler that the distribution is tested of, with the tokens of no other update."""
-    batch = make_batch([Example((4, 5), GOLD, number) for number in range(8)])
+    examples = [Example((4, 5), GOLD, number) for number in range(8)]
     seen = []
     for update in (0, 0, 1):
-        noise = Noise(1, torch.tensor(update), batch.sentence_B)
         with patch.object(mixer_module, "drawn_tokens", wraps=drawn_tokens) as spied:
-            out = MixerStep(mixer_of(3), 4)(small_lstm(VOCABULARY, hidden=3), batch, noise)
+            out = MixerStep(mixer_of(3), 4)(small_lstm(VOCABULARY, hidden=3), *noisy_batch(examples, update=update))
         assert spied.call_count == 1
         seen.append(out.total.item())
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_before_the_first_border_it_is_cross_entropy() -> None:
-    model, batch = small_lstm(VOCABULARY, hidden=3), make_batch([Example((4, 5), GOLD, 3)])
-    noise = Noise(1, torch.tensor(2), batch.sentence_B)
-    loss = Mixer(Unconstrained(VOCABULARY, end_symbol=True), Baseline(3).double(), cross_entropy_epochs=2)
-    assert torch.equal(loss.at(1)(model, batch, noise).total, CrossEntropy()(model, batch, noise).total)
-
-
-def test_the_border_moves_by_the_schedule() -> None:
+def test_the_border_moves_by_the_schedule_after_epochs_of_cross_entropy() -> None:
     """Two epochs of cross-entropy, then three more own tokens at once and again every two epochs."""
-    loss = Mixer(Unconstrained(VOCABULARY, end_symbol=True), Baseline(3), 2, 2, 3)
+    loss = Mixer(Unconstrained(VOCABULARY, end_symbol=True), Baseline(3).double(), 2, 2, 3)
     assert [loss.at(e).delta for e in range(8)] == [0, 0, 3, 3, 6, 6, 9, 9]
     assert loss.at(2) == loss.at(3) != loss.at(4)
     assert (loss.weights.module, loss.weights.rate) == (loss.baseline, 0.01)
+    model, (batch, noise) = small_lstm(VOCABULARY, hidden=3), noisy_batch([Example((4, 5), GOLD, 3)])
+    assert torch.equal(loss.at(1)(model, batch, noise).total, CrossEntropy()(model, batch, noise).total)

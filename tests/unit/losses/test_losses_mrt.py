@@ -16,16 +16,13 @@ from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.successors import Choices, Permutation, Successors, Unconstrained
-from loss_cases import small_lstm
+from loss_cases import assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import NAIVE_RISKS, gradients, noise_alone, prefix_logprob
 from oracles import Tokens, enumerate_sequences, open_outputs, permutation
 
 VOCABULARY = 6
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
-EXAMPLES = [
-    Example((4, 5), (5, 4, EOS), 3),
-    Example((4,), (4, EOS), 8),
-]
+EXAMPLES = [Example((4, 5), (5, 4, EOS), 3), Example((4,), (4, EOS), 8)]
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,7 @@ def test_with_the_whole_space_as_candidates_it_is_the_exact_expected_risk(
     assert len(space) == 40  # END; three words and END; nine pairs and any of four words
     batch = make_batch(EXAMPLES, size=4, source_length=4, target_length=5)
     noise = Noise(1, torch.tensor(4), batch.sentence_B) if with_noise else None
-    loss = Mrt(
-        ANYTHING,
-        Given(tuple(space)),
-        alpha=alpha,
-        include_gold=False,
-        risk=RISKS[risk],
-        extra_length=0,
-    )
+    loss = Mrt(ANYTHING, Given(tuple(space)), alpha=alpha, include_gold=False, risk=RISKS[risk], extra_length=0)
     out = loss(model, batch, noise)
     expected = expected_risk(model, batch, noise, space=space, alpha=alpha, risk=risk)
     # Sentence BLEU is float32 on the device.
@@ -109,8 +99,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_whole_space(
     )
     found, expected = wide(model, batch, None), told(model, batch, None)
     assert found.sums["candidates"] == expected.sums["candidates"] == 2 * len(space)
-    torch.testing.assert_close(found.total, expected.total, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(gradients(found.total, model), gradients(expected.total, model), rtol=1e-9, atol=1e-11)
+    assert_same_loss(found.total, expected.total, model, 1e-11)
     assert (wide.beam, told.beam) == (beam, 0)
 
 
@@ -136,8 +125,7 @@ def test_what_is_there_twice_counts_once(include_gold: bool) -> None:
 
 def test_sampled_candidates_are_the_samplers() -> None:
     """The loss of the sequences that the sampler draws from the same state, told as candidates."""
-    model, batch = small_lstm(VOCABULARY, hidden=3, dropout=0.0), make_batch(EXAMPLES[:1])
-    noise = Noise(1, torch.tensor(4), batch.sentence_B)
+    model, (batch, noise) = small_lstm(VOCABULARY, hidden=3, dropout=0.0), noisy_batch(EXAMPLES[:1], update=4)
     start = (model.encode(batch, None), ANYTHING.start(batch))
     words_BRT = sample(model, *start, noise, rows=12, length_B=batch.target_length_B, steps=3)
     drawn = tuple(tuple(word for word in row if word != PAD) for row in words_BRT[0].tolist())

@@ -10,7 +10,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.losses.bso import Bso, BsoStep, search_with_gold
-from argbeam.losses.replay import gold_outputs, replay, replay_each, score, since_restart
+from argbeam.losses.replay import replay
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.gold import Restart
@@ -18,8 +18,7 @@ from argbeam.search.score_rules import LastScore
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from loss_cases import MODELS, TASKS, VOCABULARY, drawn_batch
-from loss_oracles import alone, noise_alone, prefix_score
+from loss_cases import MODELS, VOCABULARY
 
 NAMES = ["LSTM, 2 layers", "attention with a cache"]
 
@@ -64,42 +63,6 @@ def test_replayed_scores_are_the_searched_scores(
     assert restarts > 5
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_lanes_score_each_token_after_the_tokens_of_its_own_prefix(name: str) -> None:
-    """Any rivals and restarts: the rival's prefix at column t is gold up to the last restart before t, then rival."""
-    model = MODELS[name](1, 0.3)
-    batch = sentences(0, end=())
-    noise = Noise(0, torch.tensor(3), batch.sentence_B)
-    generator = torch.Generator().manual_seed(1)
-    rival_BT = torch.randint(4, VOCABULARY, batch.target_BT.shape, generator=generator)
-    restart_BT = torch.rand(batch.target_BT.shape, generator=generator) < 0.4
-    again = replay(model, model.encode(batch, noise), batch.target_BT, rival_BT, restart_BT)
-    for row in range(3):
-        one, one_noise = alone(batch, row), noise_alone(noise, row)
-        gold, rival = one.target_BT[0].tolist(), rival_BT[row].tolist()
-        restart = 0
-        for t in range(len(gold)):
-            own = (*gold[:restart], *rival[restart : t + 1])
-            expected = prefix_score(model, one, one_noise, tuple(gold[: t + 1]))
-            torch.testing.assert_close(again.gold_score_BT[row, t], expected, rtol=1e-12, atol=1e-12)
-            expected = prefix_score(model, one, one_noise, own)
-            torch.testing.assert_close(again.rival_score_BT[row, t], expected, rtol=1e-12, atol=1e-12)
-            if restart_BT[row, t]:
-                restart = t + 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_gold_history_alone_has_the_scores_of_the_gold_lane(name: str) -> None:
-    model = MODELS[name](1, 0.3)
-    batch = sentences(0, end=())
-    state = model.encode(batch, None)
-    nothing_BT = torch.zeros_like(batch.target_BT, dtype=torch.bool)
-    lane_BT = replay(model, state, batch.target_BT, batch.target_BT, nothing_BT).gold_score_BT
-    scores_BTV = score(model, state, batch.target_BT)
-    torch.testing.assert_close(scores_BTV.gather(2, batch.target_BT[..., None])[..., 0], lane_BT)
-    torch.testing.assert_close(model.scores(gold_outputs(model, state, batch.target_BT)), scores_BTV)
-
-
 @pytest.mark.parametrize("beam", [1, 2, 6, 11])
 def test_the_graph_holds_two_rows_and_two_scores_per_token_whatever_the_beam(beam: int) -> None:
     """B = 4 rows, T = 9: with gradient 9 steps of 8 rows, one scoring of 4 * 9 * 2 tokens."""
@@ -119,26 +82,3 @@ def test_the_graph_holds_two_rows_and_two_scores_per_token_whatever_the_beam(bea
         BsoStep(bso, beam)(model, sentences(0, end=(EOS,)), None)
     assert steps == [8] * 9
     assert scored == [72]
-
-
-def test_sums_begin_after_the_last_restart_before_a_column() -> None:
-    """[1, 2, 3, 4] with restarts at columns 1 and 2, and without any."""
-    scores_BT = torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
-    restart_BT = torch.tensor([[False, True, True, False], [False] * 4])
-    assert since_restart(scores_BT, restart_BT).tolist() == [[1.0, 3.0, 3.0, 4.0], [1.0, 3.0, 6.0, 10.0]]
-
-
-@pytest.mark.parametrize("model_name", MODELS)
-def test_every_token_of_a_sequence_is_scored_after_the_tokens_before_it(model_name: str) -> None:
-    model = MODELS[model_name](3, 0.4)
-    batch = drawn_batch(TASKS["fixed length"], random.Random(3), sentences=2, padding_rows=0, padding=1)
-    noise = Noise(5, torch.tensor(2), batch.sentence_B)
-    tokens_BRT = torch.randint(4, VOCABULARY, (2, 3, 4), generator=torch.Generator().manual_seed(0))
-    steps = batch.target_BT.shape[1]
-    scores_BRT = replay_each(model, model.encode(batch, noise), tokens_BRT[:, :, :steps])
-    for row in range(2):
-        one, one_noise = alone(batch, row), noise_alone(noise, row)
-        for r in range(3):
-            for t in range(1, int(batch.target_length_B[row]) + 1):
-                expected = prefix_score(model, one, one_noise, tuple(tokens_BRT[row, r, :t].tolist()))
-                torch.testing.assert_close(scores_BRT[row, r, t - 1], expected, rtol=1e-12, atol=1e-12)

@@ -39,9 +39,7 @@ def test_sentence_bleu_is_sacrebleus(pairs: list[tuple[list[int], list[int]]], m
     assert found == pytest.approx([1 - risk for risk in naive("sentence_bleu", pairs)], abs=1e-9)
 
 
-@given(
-    pairs=st.lists(st.tuples(outputs, golds, st.booleans()), min_size=1, max_size=4),
-)
+@given(pairs=st.lists(st.tuples(outputs, golds, st.booleans()), min_size=1, max_size=4))
 @settings(max_examples=60)
 def test_the_end_symbol_is_no_token_of_bleu(pairs: list[tuple[list[int], list[int], bool]]) -> None:
     ended = [([*a, EOS] if ends else a, [*b, EOS]) for a, b, ends in pairs]

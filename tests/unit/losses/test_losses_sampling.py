@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import ArgbeamError
-from argbeam.losses.sampling import draw, drawn_tokens, needed, sample, until_end, with_room, write
+from argbeam.losses.sampling import draw, needed, sample, until_end, with_room
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
@@ -28,10 +28,6 @@ ODDS: dict[Tokens, dict[int, float]] = {
 }
 # With a limit of two words.
 PROBABILITIES = {(EOS,): 1 / 6, (4, EOS): 1 / 4, (4, 5): 1 / 4, (5, EOS): 1 / 12, (5, 5): 1 / 4}
-
-
-def same_sentence(times: int, *, target: Tokens = (4, 4)) -> Batch:
-    return make_batch([Example((4,), target, number) for number in range(times)])
 
 
 def chi_square(found: Counter[Tokens], expected: dict[Tokens, float], draws: int) -> float:
@@ -63,25 +59,14 @@ def words_of(row: list[int]) -> Tokens:
 
 def test_sampled_sequences_have_the_models_distribution() -> None:
     """4,000 sentences of three rows; Pearson's statistic must lie within four deviations of its mean."""
-    network, batch = TableModel(ODDS, vocabulary=6), same_sentence(4000)
-    words_BRT = sampled(network, Unconstrained(6, end_symbol=True), batch, update=7, rows=3)
+    batch = make_batch([Example((4,), (4, 4), number) for number in range(4000)])
+    words_BRT = sampled(TableModel(ODDS, vocabulary=6), Unconstrained(6, end_symbol=True), batch, update=7, rows=3)
     found = Counter(words_of(row) for row in words_BRT.flatten(0, 1).tolist())
     assert abs(chi_square(found, PROBABILITIES, 12000)) < 4
     # Rows are independent: pairs of rows have the products of their probabilities.
     pairs = Counter((*words_of(a), -1, *words_of(b)) for a, b, _ in words_BRT.tolist())
     both = {(*a, -1, *b): PROBABILITIES[a] * PROBABILITIES[b] for a, b in product(PROBABILITIES, repeat=2)}
     assert abs(chi_square(pairs, both, 4000)) < 4
-
-
-def test_words_written_into_gold_have_the_models_distribution_too() -> None:
-    network, batch = TableModel(ODDS, vocabulary=6), same_sentence(6000)
-    allowed_1V = Unconstrained(6, end_symbol=True).start(batch).allowed()
-    pick = drawn_tokens(allowed_1V, Noise(2, torch.tensor(0), batch.sentence_B), steps=2)
-    own_BT = torch.ones_like(batch.target_BT, dtype=torch.bool)
-    written_BT = write(network, network.encode(batch, None), batch.target_BT, own_BT, pick)
-    words_BT, _ = until_end(written_BT, batch.target_length_B)
-    found = Counter(words_of(row) for row in words_BT.tolist())
-    assert abs(chi_square(found, PROBABILITIES, 6000)) < 4
 
 
 def test_a_column_is_drawn_by_adding_up_probabilities() -> None:

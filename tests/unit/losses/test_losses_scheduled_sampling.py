@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.batches import Example
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.sampling import READ_SITE, WORD_SITE, draw
@@ -17,15 +17,11 @@ from argbeam.losses.scheduled_sampling import (
     ScheduledSampling,
     ScheduledSamplingStep,
 )
-from argbeam.models.noise import Noise
 from argbeam.search.successors import Unconstrained
-from loss_cases import EXAMPLES, VOCABULARY, assert_same_loss, small_lstm
+from loss_cases import EXAMPLES, VOCABULARY, assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import alone, gradients, noise_alone
 
-
-def padded() -> tuple[Batch, Noise]:
-    batch = make_batch(EXAMPLES, size=5, source_length=7, target_length=8)
-    return batch, Noise(1, torch.tensor(4), batch.sentence_B)
+PADDING = {"size": 5, "source_length": 7, "target_length": 8}
 
 
 def step_of(probability: float, *, sampled: bool = True) -> ScheduledSamplingStep:
@@ -35,7 +31,7 @@ def step_of(probability: float, *, sampled: bool = True) -> ScheduledSamplingSte
 
 def test_with_probability_0_it_is_cross_entropy() -> None:
     """To the bit, gradients included: the same operations on the same words."""
-    model, (batch, noise) = small_lstm(), padded()
+    model, (batch, noise) = small_lstm(), noisy_batch(EXAMPLES, update=4, **PADDING)
     out, expected = step_of(0.0)(model, batch, noise), CrossEntropy()(model, batch, noise)
     assert torch.equal(out.total, expected.total)
     ours, theirs = gradients(out.total, model), gradients(expected.total, model)
@@ -48,7 +44,7 @@ def test_with_probability_0_it_is_cross_entropy() -> None:
 @pytest.mark.parametrize("probability", [0.5, 1.0])
 def test_it_is_a_loop_that_feeds_its_own_words(sampled: bool, probability: float) -> None:
     """Sentence by sentence, unpadded, each word chosen when it is needed; which are read is drawn from the noise."""
-    model, (batch, noise) = small_lstm(), padded()
+    model, (batch, noise) = small_lstm(), noisy_batch(EXAMPLES, update=4, **PADDING)
     out = step_of(probability, sampled=sampled)(model, batch, noise)
     total, own = torch.zeros((), dtype=torch.float64), 0
     allowed_V = torch.tensor([word not in (PAD, BOS) for word in range(VOCABULARY)])
@@ -77,8 +73,8 @@ def test_it_is_a_loop_that_feeds_its_own_words(sampled: bool, probability: float
 
 def test_own_words_are_read_as_often_as_the_probability_says() -> None:
     """2,000 sentences of four words, three of which can be replaced: within five standard deviations of 0.3."""
-    batch = make_batch([Example((4,), (4, 5, 6, EOS), number) for number in range(2000)])
-    out = step_of(0.3)(small_lstm(), batch, Noise(1, torch.tensor(0), batch.sentence_B))
+    examples = [Example((4,), (4, 5, 6, EOS), number) for number in range(2000)]
+    out = step_of(0.3)(small_lstm(), *noisy_batch(examples, update=0))
     assert abs(out.sums["own_words"].item() / 6000 - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 6000)
 
 

@@ -165,14 +165,14 @@ SEARCHES: dict[str, tuple[Successors, ScoreRule, Stop | None, Policy | None]] = 
 @given(seed=st.integers(0, 10_000), beam_size=st.sampled_from([1, 2, 3, 6]), wrapped=st.booleans())
 def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, beam_size: int, wrapped: bool) -> None:
     """Violations, rivals, outputs and their scores; float64, so that no order of products decides who wins."""
-    successors, rule, stop, policy = SEARCHES[name]
+    *_, stop, policy = SEARCHES[name]
     batch = batch_of(seed, end=stop is not None)
     results = []
     for device in (nullcontext(), as_on_a_device()):
         lstm = small_lstm(VOCABULARY, hidden=12, embedding=6, bound=0.6, seed=2)
         model = EncodedOnce(lstm) if wrapped else lstm
         with device:
-            results.append(search(model, batch, successors, rule, stop, policy, beam_size=beam_size))
+            results.append(search(model, batch, *SEARCHES[name], beam_size=beam_size))
     ours, all_rows = results
     assert ours.tokens_BNT.tolist() == all_rows.tokens_BNT.tolist()
     assert ours.dead_B.tolist() == all_rows.dead_B.tolist()
@@ -181,8 +181,7 @@ def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, be
         torch.testing.assert_close(ours.score_BN, all_rows.score_BN, rtol=0, atol=1e-10)
         return
     found, expected = ours.violations, all_rows.violations
-    assert found is not None
-    assert expected is not None
+    assert found is not None and expected is not None
     real_BT = torch.arange(batch.target_BT.shape[1]) < batch.target_length_B[:, None]
     for field in ("violation_BT", "rival_is_gold_BT", "rival_ended_BT", "rival_BT", "stop_B"):
         assert getattr(found, field).tolist() == getattr(expected, field).tolist()
@@ -196,12 +195,11 @@ def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, be
 def test_a_model_that_cannot_step_some_rows_is_searched_all_the_same() -> None:
     sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 6, "embedding": 6}
     model = initialised(ConvSeq2Seq(layers=1, dropout=0.0, **sizes), 1, 0.6)
-    successors, rule, stop, policy = SEARCHES["bso"]
     batch, results = batch_of(5, end=True), []
     for given_model in (model, EncodedOnce(model)):
         for device in (nullcontext(), as_on_a_device()):
             with device:
-                found = search(given_model, batch, successors, rule, stop, policy, beam_size=3).violations
+                found = search(given_model, batch, *SEARCHES["bso"], beam_size=3).violations
                 assert found is not None
                 results.append((found.violation_BT.tolist(), found.rival_BT.tolist()))
     assert all(result == results[0] for result in results)
