@@ -275,9 +275,9 @@ def test_a_file_that_cannot_be_read_is_named(name: str, reason: str, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "x.json: not JSON: Expecting value: line 1 column 1 (char 0)"),
-        ("[]", "x.json: found a list, accepted: a table"),
-        ("{}", "x.json: missing key name, a string (and 3 more)"),
+        ("", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[]", "found a list, accepted: a table"),
+        ("{}", "missing key name, a string (and 3 more)"),
     ],
 )
 def test_json_that_is_no_recipe_is_refused(text: str, expected: str) -> None:
