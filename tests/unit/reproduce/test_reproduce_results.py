@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -11,11 +12,11 @@ from typing import Any
 import pytest
 
 from argbeam.bench import BenchRow
-from argbeam.errors import ArgbeamError, DataError
+from argbeam.errors import ArgbeamError
 from argbeam.files import append_record, write_atomic
 from argbeam.metrics.attachment import AttachmentCounts
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.metrics.significance import paired_bootstrap_attachment, paired_bootstrap_bleu
+from argbeam.metrics.significance import compare_attachment, compare_bleu
 from argbeam.reports.records import LengthScore
 from argbeam.reproduce.folder import write_summaries
 from argbeam.reproduce.page import gain_table, runs_table, score_table, sentence_length_tables, speed_table, write_page
@@ -23,6 +24,7 @@ from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.results import Significance, TableResult, gain, read_results
 from argbeam.reproduce.sentences import paired_tests, scores_by_length, sentences_file
 from mutations import damaged
+from refusals import refusal
 
 METRIC = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 TEST, DEV = Scoring("test").text, Scoring("dev").text
@@ -42,24 +44,24 @@ def write_run(
     *,
     scoring: str = TEST,
     metric: str = METRIC,
-    outputs: list[str] | None = None,
+    outputs: Sequence[str] = (),
     by_length: dict[int, Any] | None = None,
 ) -> None:
     """A run folder with its records and one scoring; with its outputs at beam 1, if there are any."""
     folder = out / "runs" / name
     if not folder.exists():
         folder.mkdir(parents=True)
-        append_record(folder / "records.jsonl", {"kind": "start", "device": "cpu"})
         stage = {"kind": "stage", "stage": "bso", "epochs": 2, "kept_epoch": 1, "seconds": 90.0}
-        append_record(folder / "records.jsonl", stage)
+        for record in ({"kind": "start", "device": "cpu"}, stage):
+            append_record(folder / "records.jsonl", record)
     records = [{**RECORD, "test_beam": beam, "metric": metric, "scores": parts} for beam, parts in scores.items()]
     records = [{**one, "by_length": (by_length or {}).get(one["test_beam"], [])} for one in records]
     append_record(folder / "scores.jsonl", {"scoring": scoring, "records": records, "tried": []})
-    if outputs is not None:
-        write_sentences(out, name, {"metric": metric, "outputs": outputs, "references": REFERENCES})
+    if outputs:
+        write_sentences(out, name, metric=metric, outputs=outputs, references=REFERENCES)
 
 
-def write_sentences(out: Path, run: str, sentences: dict[str, Any]) -> None:
+def write_sentences(out: Path, run: str, **sentences: Any) -> None:
     path = sentences_file(out / "runs" / run, TEST, 1)
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, json.dumps(sentences).encode())
@@ -102,20 +104,19 @@ def p_value(out: Path, found: TableResult, part: str = "bleu") -> float | None:
     return Significance(out, [found]).p_value(found.rows[1], found.rows[0], part, 1)
 
 
+def bleu_p_value(system: list[str], baseline: list[str]) -> float:
+    return compare_bleu(system, baseline, REFERENCES, metric=METRIC)["bleu"].p_value
+
+
 @pytest.fixture
 def ordering(tmp_path: Path) -> Path:
     """Two seeds of seq2seq, BSO and ConBSO, of which ConBSO's second is not scored yet."""
     out = tmp_path / "out"
-    scores = {
-        "seq2seq.s1": (20.0, 24.0, 25.0),
-        "seq2seq.s2": (22.0, 26.0, 25.0),
-        "bso.s1": (21.0, 27.0, 29.0),
-        "bso.s2": (25.0, 27.0, 30.0),
-        "conbso.s1": (30.0, 31.0, 32.0),
-    }
+    scores = {"seq2seq.s1": bleu(20.0, 24.0, 25.0), "seq2seq.s2": bleu(22.0, 26.0, 25.0)}
+    scores |= {"bso.s1": bleu(21.0, 27.0, 29.0), "bso.s2": bleu(25.0, 27.0, 30.0)}
+    scores |= {"conbso.s1": bleu(30.0, 31.0, 32.0), "pretrain": {}}
     for name, values in scores.items():
-        write_run(out, name, bleu(*values))
-    write_run(out, "pretrain", {})
+        write_run(out, name, values)
     return write_plan(out, [table("word_ordering", two_seeds("seq2seq", "BSO", "ConBSO"))], {"bso.s1": "pretrain"})
 
 
@@ -131,8 +132,10 @@ def test_scores_are_means_with_their_spread_beside_the_papers(ordering: Path) ->
         ["LSTM-LM", "15.40", "-", "26.80", "-", "-", "-", "0", "-"],
     ]
     assert f"metric {METRIC}" in found.notes
-    generated = replace(results.tables[0], planned=replace(results.tables[0].planned, corpus="generated"))
-    assert score_table(results, generated).notes[-1].endswith("nothing of the systems.")
+    planned = replace(results.tables[0].planned, corpus="generated")
+    assert (
+        score_table(results, replace(results.tables[0], planned=planned)).notes[-1].endswith("nothing of the systems.")
+    )
 
 
 def test_gains_are_over_the_reference_of_the_same_seed(ordering: Path) -> None:
@@ -194,9 +197,8 @@ def lengths(tmp_path: Path) -> Path:
     write_lengths(out, "seq2seq.s2", (SHORT, 41.0, 21.0), (LONG, 12.0, 6.0), (ENOUGH, 30.0, 15.0))
     write_lengths(out, "crf.s1", (SHORT, 42.0, 19.0), (LONG, 9.5, 5.0), (FEW, 2.0, 2.0))
     write_lengths(out, "crf.s2", (SHORT, 45.0, 20.0), (LONG, 11.5, 7.0))
-    write_lengths(out, "bso.s1", (SHORT, 43.0, 23.0))
-    write_lengths(out, "bso.s2")
-    write_lengths(out, "conbso.s1", (SHORT, 47.5, 28.0))
+    for name, classes in (("bso.s1", [(SHORT, 43.0, 23.0)]), ("bso.s2", []), ("conbso.s1", [(SHORT, 47.5, 28.0)])):
+        write_lengths(out, name, *classes)
     rows = two_seeds("seq2seq", "CRF", "BSO", "ConBSO")
     return write_plan(out, [table("parsing", rows), table("other", rows, split="dev")])
 
@@ -228,7 +230,7 @@ def test_seeds_that_were_scored_on_other_sentences_are_not_put_together(lengths:
 
 def test_the_p_value_is_the_largest_of_the_seeds_and_outlives_the_outputs(tmp_path: Path) -> None:
     fair = [*REFERENCES[:2], "it is", "we go"]
-    expected = [paired_bootstrap_bleu(REFERENCES, b, REFERENCES, tokenize="none").p_value for b in (BAD, fair)]
+    expected = [bleu_p_value(REFERENCES, baseline) for baseline in (BAD, fair)]
     assert expected[0] != expected[1]
     runs = {"a.s1": (1.0, BAD), "b.s1": (2.0, REFERENCES), "a.s2": (1.0, fair), "b.s2": (2.0, REFERENCES)}
     found = compared(tmp_path, runs)
@@ -254,7 +256,7 @@ def test_a_run_that_is_made_again_is_tested_again(tmp_path: Path) -> None:
     for made in ((21.0, REFERENCES), (20.0, BAD)):
         p_values.append(p_value(tmp_path, compared(tmp_path, {"a": (20.0, BAD), "b": made})))
         shutil.rmtree(tmp_path / "runs")
-    assert p_values == [paired_bootstrap_bleu(a, BAD, REFERENCES, tokenize="none").p_value for a in (REFERENCES, BAD)]
+    assert p_values == [bleu_p_value(outputs, BAD) for outputs in (REFERENCES, BAD)]
     assert p_values[0] != p_values[1]
 
 
@@ -285,25 +287,21 @@ def test_attachment_is_tested_by_the_sentences_counts(tmp_path: Path) -> None:
     counts = {"a": [[4, 1, 1], [5, 3, 2], [3, 1, 0]], "b": [[4, 4, 2], [5, 4, 2], [3, 2, 0]]}
     for name, held in counts.items():
         write_run(tmp_path, name, {1: {"uas": 50.0, "las": 40.0}})
-        write_sentences(tmp_path, name, {"metric": "m", "punctuation": "upos", "counts": held})
+        write_sentences(tmp_path, name, metric="m", punctuation="upos", counts=held)
     write_plan(tmp_path, [table("parsing", {"seq2seq": ["a"], "BSO": ["b"]})])
     (found,) = read_results(tmp_path).tables
     assert found.parts == ("uas", "las")
     ours, theirs = ([AttachmentCounts(*one) for one in counts[name]] for name in ("b", "a"))
-    for part in found.parts:
-        expected = paired_bootstrap_attachment(ours, theirs, labelled=part == "las", punctuation="upos")
+    for part, expected in compare_attachment(ours, theirs, punctuation="upos").items():
         assert p_value(tmp_path, found, part) == expected.p_value
 
 
 def test_metrics_are_not_mixed_in_a_table(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", {1: {"bleu": 1.0}})
-    write_run(tmp_path, "b", {1: {"bleu": 1.0}}, metric="tok:13a")
+    for name, metric in (("a", METRIC), ("b", "tok:13a")):
+        write_run(tmp_path, name, {1: {"bleu": 1.0}}, metric=metric)
     write_plan(tmp_path, [table("costs", {"seq2seq": ["a"], "BSO": ["b"]})])
-    with pytest.raises(ArgbeamError) as error:
-        read_results(tmp_path)
-    assert str(error.value) == (
-        f"costs: scores of 2 metrics, {METRIC} and tok:13a; a table holds one: reproduce it into another --out"
-    )
+    message = f"costs: scores of 2 metrics, {METRIC} and tok:13a; a table holds one: reproduce it into another --out"
+    assert refusal(read_results, tmp_path, error=ArgbeamError) == message
 
 
 def test_a_scoring_counts_for_its_own_table_only(tmp_path: Path) -> None:
@@ -357,9 +355,8 @@ def test_the_page_needs_no_other_file_and_no_run_folder(ordering: Path, tmp_path
 
 
 def test_a_folder_without_a_plan_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        write_page(tmp_path, tmp_path)
-    assert str(error.value) == f"{tmp_path}: no reproduction: plan.json is missing; `argbeam reproduce` makes one"
+    missing = "no reproduction: plan.json is missing; `argbeam reproduce` makes one"
+    assert refusal(write_page, tmp_path, tmp_path) == f"{tmp_path}: {missing}"
 
 
 RUN = {"name": "a", "origin": "x/y", "start": ""}
@@ -382,27 +379,25 @@ NOTHING: dict[str, Any] = {"runs": [RUN], "tables": []}
 def test_a_damaged_plan_is_an_error_of_one_line(content: Any, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    with pytest.raises(DataError) as error:
-        write_page(tmp_path, tmp_path)
     fix = "remove it, and `argbeam reproduce` plans again and keeps the runs"
-    assert str(error.value) == f"{path}: damaged: {reason}; {fix}"
+    assert refusal(write_page, tmp_path, tmp_path) == f"{path}: damaged: {reason}; {fix}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["plan.json", "runs.jsonl", "runs/bso.s1/scores.jsonl", "runs/bso.s1/records.jsonl", "tests.jsonl", "timing.json"],
-)
+OF_A_RUN = [f"runs/bso.s1/{name}.jsonl" for name in ("scores", "records")]
+
+
+@pytest.mark.parametrize("name", ["plan.json", "runs.jsonl", *OF_A_RUN, "tests.jsonl", "timing.json"])
 def test_files_with_any_damage_are_shown_or_refused_in_one_line(name: str, ordering: Path) -> None:
     """A last line without its end counts as torn and is left out, so that many accidents go unnoticed."""
     for run, outputs in (("seq2seq.s1", BAD), ("bso.s1", REFERENCES)):
-        write_sentences(ordering, run, {"metric": METRIC, "outputs": outputs, "references": REFERENCES})
+        write_sentences(ordering, run, metric=METRIC, outputs=outputs, references=REFERENCES)
     write_atomic(ordering / "timing.json", TIMING)
     Significance(ordering, read_results(ordering).tables)
     if name == "runs.jsonl":
         write_summaries(ordering)
     path, shown = ordering / name, 0
     whole = path.read_bytes()
-    for number in range(150):
+    for number in range(60):
         path.write_bytes(damaged(whole, Random(f"{name}:{number}")))
         try:
             results = read_results(ordering)
@@ -412,10 +407,8 @@ def test_files_with_any_damage_are_shown_or_refused_in_one_line(name: str, order
                 assert all(gain_table(one, reference, tests).rows for reference in one.references)
             assert speed_table(results).rows is not None
             assert len(runs_table(results).rows) == len(results.runs)
+            shown += 1
         except ArgbeamError as error:
             assert str(error).isprintable(), number
             assert str(path) in str(error) or "a table holds one" in str(error), number
-            continue
-        shown += 1
-    least = 2 if name == "timing.json" else 6
-    assert least < shown < 150 - least, "the damage is of the right size"
+    assert 0 < shown < 60, "the damage is of the right size"
