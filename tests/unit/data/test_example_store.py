@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argbeam.data.batches import BatchPlan, Example, lengths_of
+from argbeam.data.batches import Example, lengths_of
 from argbeam.data.example_store import StoredExamples, write_store
 from argbeam.errors import DataError
 from argbeam.runs.examples import build_store, open_store, read_examples, store_key, stored_examples
@@ -46,17 +46,6 @@ def test_the_examples_written_are_the_examples_read(
         assert known.tolist() == counted.tolist()
     with pytest.raises(IndexError, match=f"example {len(examples)} of {len(examples)}"):
         stored[len(examples)]
-
-
-def test_a_store_has_the_batches_of_the_same_examples_in_memory(tmp_path: Path) -> None:
-    examples = [Example((4,) * (1 + i % 7), (5,) * (1 + i % 5), i) for i in range(50)]
-    write_store(tmp_path / "s", examples, about={}, assets={})
-    in_memory, on_disk = (BatchPlan(one, 4, 2, 3, 1) for one in (examples, StoredExamples(tmp_path / "s")))
-    assert list(in_memory.epoch(3)) == list(on_disk.epoch(3))
-    assert in_memory.shapes() == on_disk.shapes()
-    for numbers in in_memory.epoch(0):
-        a, b = in_memory.batch(numbers), on_disk.batch(numbers)
-        assert a.source_BS.tolist() == b.source_BS.tolist() and a.target_BT.tolist() == b.target_BT.tolist()
 
 
 def test_memory_does_not_grow_with_the_words_that_are_written(tmp_path: Path) -> None:
@@ -102,9 +91,7 @@ def test_training_from_a_store_is_training_from_memory(tmp_path: Path) -> None:
         assert timeless_records(tmp_path / name) == timeless_records(tmp_path / "memory")
 
 
-def test_a_store_is_built_once_and_needs_no_reading_of_words_after_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small_recipe(STORE, data=short_text(tmp_path))
     stop_after(recipe, tmp_path / "run", 2)
     before = (tmp_path / "run" / "store" / "tokens").stat()

@@ -13,9 +13,7 @@ from refusals import refusal
 
 
 @pytest.mark.parametrize(("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-def test_talks_lose_their_tags_and_keep_their_titles(
-    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]
-) -> None:
+def test_talks_lose_their_tags_and_keep_their_titles(tmp_path: Path, ending: str, pack: Callable) -> None:
     """Lines about a talk go, on either side by itself; an empty sentence stays for cleaning to judge."""
     pairs = read_talks(write_iwslt(tmp_path, ending=ending, pack=pack))
     german = ["Ein Fisch", "Ein Vortrag: Fische & mehr.", "Das ist ein Fisch.", "", "Er schwimmt < 3 km."]

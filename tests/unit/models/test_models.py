@@ -15,7 +15,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS
 from argbeam.decoding.batch_decoder import perplexity
-from argbeam.losses.replay import replay, score, unroll
+from argbeam.losses.replay import score, unroll
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model
 from argbeam.models.network import VocabularyScorer
@@ -23,12 +23,9 @@ from argbeam.models.noise import Noise
 from argbeam.models.recurrence.steps import linear
 from argbeam.models.state import Places
 from argbeam.runs.load import Run, load
-from argbeam.search.gold import Gold, Restart
 from argbeam.search.score_rules import LastScore, LogprobSum
-from argbeam.search.search import beam_search
-from argbeam.search.stop_rules import StopTop
-from argbeam.search.successors import Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
+from argbeam.settings.recipe import Model
 from loss_cases import VOCABULARY, small_lstm
 from loss_oracles import alone
 from small_models import TARGETS, Made, batch_of, every_model, examples, language_model, lstm_model
@@ -134,31 +131,6 @@ def test_gradients_under_autocast_are_near_those_without(make: Made) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=0.1, atol=0.02)
 
 
-@every_model
-@pytest.mark.parametrize("beam", [1, 3, 6])
-def test_with_dropout_replayed_scores_are_the_searched_scores(make: Made, beam: int) -> None:
-    model = make(layers=2, dropout=0.4)
-    batch = batch_of([[4, 5, 6], [7], [5, 5]], [[4, 5, 6, 3], [7, 3], [4, 4, 3]])
-    state = model.encode(batch, Noise(2, torch.tensor(9), batch.sentence_B))
-    found = beam_search(
-        model,
-        state,
-        Unconstrained(8, True).start(batch),
-        beam_size=beam,
-        length_B=batch.target_length_B,
-        steps=batch.target_BT.shape[1],
-        rule=LastScore(),
-        stop=StopTop(),
-        gold=Gold(batch.target_BT, batch.target_length_B, Restart(1.0)),
-    ).violations
-    assert found is not None and found.violation_BT.any()
-    again = replay(model, state, batch.target_BT, found.rival_BT, found.violation_BT)
-    real_BT = torch.arange(4) < batch.target_length_B[:, None]
-    torch.testing.assert_close(again.gold_score_BT[real_BT], found.gold_score_BT[real_BT], rtol=0, atol=1e-12)
-    at_BT = found.violation_BT
-    torch.testing.assert_close(again.rival_score_BT[at_BT], found.rival_score_BT[at_BT], rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(("layers", "input_feeding"), [(1, True), (2, True), (2, False)])
 def test_some_rows_of_a_step_are_those_of_the_whole_step(layers: int, input_feeding: bool) -> None:
     """With dropout, at later steps, for rows that change places."""
@@ -253,9 +225,7 @@ def test_scores_of_a_search_are_the_output_layer_s_with_zeros_behind_its_weights
         (ConvModel(layers=2, hidden=6, embedding=3, window=7, positions=4), ConvSeq2Seq),
     ],
 )
-def test_a_recipe_s_model_has_the_sizes_asked_for_and_every_weight_one_rate(
-    asked: LstmModel | LstmLmModel | ConvModel, made: type
-) -> None:
+def test_a_recipe_s_model_has_the_sizes_asked_for_and_every_weight_one_rate(asked: Model, made: type) -> None:
     model = make_model(asked, source_vocabulary=11, target_vocabulary=13)
     assert isinstance(model, made)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}

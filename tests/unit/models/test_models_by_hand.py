@@ -1,13 +1,11 @@
 """Every model against torch's own LSTM and loops over words and positions."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from argbeam.data.vocabulary import BOS
@@ -15,10 +13,6 @@ from argbeam.losses.replay import score
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
 from argbeam.models.lstm import Encoder
 from argbeam.models.lstm_decoder import LstmLayers
-from argbeam.search.score_rules import LogprobSum
-from argbeam.search.search import beam_search
-from argbeam.search.successors import Permutation
-from oracles import Tokens, enumerate_sequences, permutation
 from small_models import SOURCES, TARGETS, Made, batch_of, conv_model, language_model, lstm_model
 
 
@@ -58,6 +52,12 @@ def naive_language_model(model: LstmLanguageModel, source: Sequence[int], words:
     return found
 
 
+def attend(query_H: Tensor, keys: Iterable[Tensor], values: Iterable[Tensor]) -> Tensor:
+    """The values' mean, weighted by the softmax of their keys' products with the query."""
+    exponentials = [math.exp((query_H @ key_H).item()) for key_H in keys]
+    return sum(e / sum(exponentials) * value_H for e, value_H in zip(exponentials, values, strict=True))
+
+
 def naive_conv(model: ConvSeq2Seq, source: Sequence[int], words: Sequence[int]) -> list[Tensor]:
     """The scores before each word: z_j from the words of its window that there are, alpha_j and c_t by sums."""
     encoder, side = model.encoder, model.encoder.window // 2
@@ -74,11 +74,7 @@ def naive_conv(model: ConvSeq2Seq, source: Sequence[int], words: Sequence[int]) 
         z.append(z_H)
     h, c, found = zeros(model.decoder), zeros(model.decoder), []
     for word in [BOS, *words[:-1]]:
-        exponentials = [math.exp((h[-1] @ z_H).item()) for z_H in z]
-        context_E = torch.zeros(size, dtype=torch.float64)
-        for exponential, x_E in zip(exponentials, x, strict=True):
-            context_E = context_E + exponential / sum(exponentials) * x_E
-        read_I = torch.cat([model.decoder.embedding.weight[word], context_E])
+        read_I = torch.cat([model.decoder.embedding.weight[word], attend(h[-1], z, x)])
         h_H = read_by_cells(model.decoder, h, c, read_I)
         found.append(model.output_layer.weight @ h_H + model.output_layer.bias)
     return found
@@ -97,10 +93,7 @@ def naive_lstm(model: LstmSeq2Seq, source: Sequence[int], words: Sequence[int]) 
         if decoder.input_feeding:
             x = torch.cat([x, output_H])
         x = read_by_cells(decoder, h, c, x)
-        exponentials = [math.exp((x @ decoder.attention.weight @ m_H).item()) for m_H in memory_1SH[0]]
-        context_H = torch.zeros_like(x)
-        for exponential, m_H in zip(exponentials, memory_1SH[0], strict=True):
-            context_H = context_H + exponential / sum(exponentials) * m_H
+        context_H = attend(x @ decoder.attention.weight, memory_1SH[0], memory_1SH[0])
         output_H = torch.tanh(decoder.combine.weight @ torch.cat([context_H, x]))
         found.append(model.output_layer.weight @ output_H + model.output_layer.bias)
     return found
@@ -128,45 +121,3 @@ def test_the_model_is_the_one_written_out(layers: int, name: str) -> None:
         for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
             expected_TV = torch.stack(naive(model, source, target))
             torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
-
-
-def log_probability(model: LstmLanguageModel) -> Callable[[Tokens], float]:
-    """Of a sequence of words, by the loops above."""
-
-    @cache
-    def logprobs(read: Tokens) -> list[float]:
-        with torch.no_grad():
-            return naive_language_model(model, [], [*read, BOS])[-1].log_softmax(0).tolist()
-
-    return lambda words: math.fsum(logprobs(words[:t])[words[t]] for t in range(len(words)))
-
-
-@given(
-    sources=st.lists(st.lists(st.integers(4, 7), min_size=1, max_size=4), min_size=1, max_size=3),
-    seed=st.integers(0, 1000),
-)
-@settings(max_examples=20)
-def test_a_beam_as_wide_as_all_orders_finds_the_likeliest_order(sources: list[list[int]], seed: int) -> None:
-    """At most 24 orders of 4 words: every order in the order of its probability, repeated words once."""
-    model = language_model(layers=2, seed=seed)
-    batch = batch_of(sources, sources)
-    result = beam_search(
-        model,
-        model.encode(batch, None),
-        Permutation().start(batch),
-        beam_size=24,
-        length_B=batch.source_length_B,
-        steps=batch.source_BS.shape[1],
-        rule=LogprobSum(),
-        n_best=24,
-    )
-    rank = log_probability(model)
-    for b, source in enumerate(sources):
-        expected = sorted(enumerate_sequences(permutation(source), length=len(source)), key=rank, reverse=True)
-        found = [tuple(row[: len(source)]) for row in result.tokens_BNT[b].tolist()][: len(expected)]
-        ranks = result.score_BN[b].tolist()
-        assert ranks[: len(expected)] == pytest.approx([rank(words) for words in expected], abs=1e-9)
-        # Two orders may tie to the last digits; each found one has the rank it was found with.
-        assert [rank(words) for words in found] == pytest.approx(ranks[: len(expected)], abs=1e-9)
-        assert sorted(found) == sorted(expected)
-        assert all(value == -math.inf for value in ranks[len(expected) :])

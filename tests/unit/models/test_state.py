@@ -78,10 +78,7 @@ def test_a_sentences_masks_do_not_depend_on_neighbours_order_or_padding(
 
 
 def test_masks_differ_between_seeds_updates_sentences_sites_and_steps() -> None:
-    """Every combination of neighbouring numbers has masks of its own: of 64 units no two rows agree by chance.
-
-    A key that adds up its parts would give sentence 1 at site 2 the masks of sentence 2 at site 1.
-    """
+    """A key that adds up its parts would give sentence 1 at site 2 the masks of sentence 2 at site 1."""
     rows = []
     for seed, update, site in itertools.product((0, 1), (0, 1, 2), (0x10, 0x11, 0x20, 0x21)):
         drawn_BTH = mask([0, 1, 2, 15, 16, 17, 256, 257], seed=seed, update=update, site=site)
@@ -99,10 +96,7 @@ def assert_uncorrelated(centred_BTH: torch.Tensor, *, deviation: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.3, 0.5])
 def test_masks_are_0_or_the_inverse_of_what_is_kept_with_mean_1_and_uncorrelated(rate: float) -> None:
-    """With n draws the mean's standard deviation is sqrt(rate / (1 - rate) / n); five of them bound the error.
-
-    The same bound holds for each of 64 units over sentences and steps, so that no unit is favoured.
-    """
+    """The mean's deviation over n draws is sqrt(rate / (1 - rate) / n); five of them bound the error, also by unit."""
     drawn = mask(list(range(500)), steps=10, rate=rate)
     kept = drawn > 0
     assert torch.equal(drawn, kept.double() / (1 - rate))
@@ -118,10 +112,7 @@ def uniform(sentences: list[int], *, site: int = 1, update: int = 0, steps: int 
 
 
 def test_uniform_numbers_are_at_least_0_and_below_1_and_fill_the_range_evenly() -> None:
-    """256,000 numbers in 64 bins of 4,000 each: Pearson's statistic within four deviations of its mean, 63.
-
-    The mean of products of neighbours, centred, lies within five deviations of 0: one of them is 1 / 12 / sqrt(n).
-    """
+    """256,000 numbers in 64 bins of 4,000 each: Pearson's statistic within four deviations of its mean, 63."""
     drawn_BTH = uniform(list(range(1000)))
     assert drawn_BTH.dtype == torch.float64
     assert drawn_BTH.min() >= 0 and drawn_BTH.max() < 1

@@ -58,7 +58,7 @@ def test_actions_are_last_in_the_vocabulary(tmp_path: Path) -> None:
     assert list(task.source.words[-8:]) == [f"@{side}_{label}" for side in "LR" for label in labels]
     assert task.constraint == ShiftReduce(len(task.source), 8)
     assert task.unconstrained == Unconstrained(len(task.source), end_symbol=False)
-    assert task.source is task.target is task.source
+    assert task.source is task.target
 
 
 def test_unknown_words_are_shifted_and_written_as_they_were(tmp_path: Path) -> None:
@@ -83,16 +83,13 @@ def test_digits_are_folded_for_the_model_only(tmp_path: Path) -> None:
 
 def test_a_line_of_conll_u_is_no_sentence(tmp_path: Path) -> None:
     """It would be parsed, columns and all."""
-    rows: Rows = [("small", "ADJ", 2, "amod"), ("birds", "NOUN", 0, "root")]
-    task = task_of(tmp_path, rows)
-    assert refusal(item_of, task, "1\tbirds\tbird\tNOUN", most=9, where="stdin:3") == (
+    assert refusal(item_of, task_of(tmp_path, BIRDS), "1\tbirds\tbird\tNOUN", most=9, where="stdin:3") == (
         "stdin:3: a tab; a line holds the words of one sentence; `argbeam decode --conll` reads CoNLL-U"
     )
 
 
 def test_a_word_that_looks_like_an_action_is_a_word(tmp_path: Path) -> None:
-    rows: Rows = [("@L_amod", "SYM", 2, "amod"), ("birds", "NOUN", 0, "root")]
-    task = task_of(tmp_path, rows)
+    task = task_of(tmp_path, [("@L_amod", "SYM", 2, "amod"), ("birds", "NOUN", 0, "root")])
     (item,) = task.read("train").items
     assert item.target == ("@@L_amod", "birds", "@L_amod")
     assert task.text(item, task.source.encode(item.target)) == "@L_amod/2/amod birds/0/root"
@@ -172,10 +169,7 @@ def test_the_roots_label_is_the_treebanks(tmp_path: Path) -> None:
 
 
 def test_a_parse_that_met_a_dead_end_is_scored_as_a_flat_tree(tmp_path: Path) -> None:
-    """One-word trees have no actions: nothing can be reduced. small birds sing -> small/0/root birds/1/dep sing/1/dep.
-
-    Gold is 2 3 0, so no head is right.
-    """
+    """One-word trees have no actions: nothing can be reduced. Gold is 2 3 0, so no head is right."""
     task = task_of(tmp_path, ALONE, dev=BIRDS)
     items = task.read("dev").items
     assert task.text(items[0], (UNK, UNK, UNK)) == "small/0/root birds/1/dep sing/1/dep"

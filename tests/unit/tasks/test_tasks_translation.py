@@ -62,9 +62,7 @@ def test_gold_ends_in_the_end_symbol_and_an_input_has_no_gold(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("factor", "extra", "limit"), [(2.0, 10, 16), (1.5, 1, 5), (0.0, 4, 4), (0.9, 2, 4)])
-def test_the_limit_is_a_multiple_of_the_source_and_some_more(
-    tmp_path: Path, factor: float, extra: int, limit: int
-) -> None:
+def test_the_limit_is_a_multiple_of_the_source_and_more(tmp_path: Path, factor: float, extra: int, limit: int) -> None:
     """For three source words; 1.5 * 3 = 4.5 and 0.9 * 3 = 2.7 are rounded down."""
     settings = (f"decode.length_factor={factor}", f"decode.length_extra={extra}")
     task = task_of(tmp_path, [("a b c", "x")], *settings)
