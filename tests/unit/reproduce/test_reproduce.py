@@ -30,6 +30,7 @@ from argbeam.runs.load import load
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.tasks.iwslt import prepared
 from iwslt_files import write_iwslt
+from refusals import refusal
 from small_runs import final_tensors, finish, same_tensors
 
 SMALL = """
@@ -181,9 +182,9 @@ def test_what_paired_tests_are_made_from_adds_up_to_the_scores(tmp_path: Path) -
 
 def test_one_process_reproduces_into_a_folder(tmp_path: Path) -> None:
     campaign = prepare(tmp_path, "costs")
-    with lock_folder(tmp_path, doing="here"), pytest.raises(ArgbeamError) as error:
-        run_campaign(campaign, 1)
-    assert str(error.value) == f"{tmp_path}: another process is reproducing into this folder"
+    with lock_folder(tmp_path, doing="here"):
+        message = refusal(run_campaign, campaign, 1, error=ArgbeamError)
+    assert message == f"{tmp_path}: another process is reproducing into this folder"
 
 
 def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
@@ -191,12 +192,10 @@ def test_another_recipe_in_the_same_folder_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "out" / "runs" / run.name
     folder.mkdir(parents=True)
     (folder / "recipe.json").write_text(run.recipe.model_dump_json(), encoding="utf-8")
-    with pytest.raises(ConfigError) as error:
-        prepare(tmp_path / "out", "word_ordering", sets=["model.dropout=0.5"])
-    assert str(error.value) == (
-        f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5; choose another --out, or remove this folder and "
-        "the run is made again"
-    )
+    changed = f"{folder}: made by another recipe: model.dropout: 0.2 -> 0.5"
+    fix = "choose another --out, or remove this folder and the run is made again"
+    arguments = (tmp_path / "out", "word_ordering")
+    assert refusal(prepare, *arguments, sets=["model.dropout=0.5"], error=ConfigError) == f"{changed}; {fix}"
 
 
 @pytest.mark.parametrize(("jobs", "memory", "expected"), [(0, 140, 16), (0, 40, 8), (0, 4, 2), (3, 140, 3)])
@@ -244,9 +243,7 @@ def test_a_table_or_corpus_that_is_not_there_is_an_error(
     tables: list[str], data: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as error:
-        prepare_campaign(tables, data=data, out=tmp_path)
-    assert str(error.value) == message
+    assert refusal(prepare_campaign, tables, data=data, out=tmp_path, error=ConfigError) == message
 
 
 def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:

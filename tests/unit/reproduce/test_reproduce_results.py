@@ -411,4 +411,5 @@ def test_files_with_any_damage_are_shown_or_refused_in_one_line(name: str, order
         except ArgbeamError as error:
             assert str(error).isprintable(), number
             assert str(path) in str(error) or "a table holds one" in str(error), number
-    assert 0 < shown < 60, "the damage is of the right size"
+    least = 0 if name == "timing.json" else 2
+    assert least < shown < 60 - least, "the damage is of the right size"
