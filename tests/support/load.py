@@ -71,15 +71,15 @@ def _feed(stream: Any, sentences: int) -> None:
 
 def write_pairs(folder: Path, pairs: int) -> dict[str, Any]:
     """Files of so many training pairs, and their data table."""
+    from small_runs import file_data
+
     folder.mkdir(parents=True, exist_ok=True)
     for name, size in (("train", pairs), ("dev", 20)):
         with (folder / f"{name}.src").open("w") as source, (folder / f"{name}.tgt").open("w") as target:
             for one, other in pair_lines(size):
                 source.write(one + "\n")
                 target.write(other + "\n")
-    sides = {"source": "src", "target": "tgt"}
-    files = {f"{split}_{side}": [f"{split}.{end}"] for split in ("train", "dev") for side, end in sides.items()}
-    return {"kind": "parallel", "root": str(folder), **files}
+    return file_data("parallel", folder, test_source=[], test_target=[])
 
 
 def train_some(folder: Path, data: dict[str, Any], updates: int) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -293,51 +293,52 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, fail_at: int, error: BaseExcept
     return calls
 
 
-def test_a_kill_at_any_call_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`save` is killed at its 1st, 2nd, ... call until it gets through; `keep=1`: old files go at once."""
-    seen: set[str] = set()
+def failing_saves(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, leftover: bool = False
+) -> Iterator[tuple[Path, str, BaseException | None]]:
+    """Saves whose 1st, 2nd, ... call fails, until one gets through: each leaves the last good checkpoint.
+
+    The folder, the call that failed and what `save` raised; `keep=1`, so that old files go at once.
+    """
     for fail_at in range(1, 100):
-        folder = tmp_path / str(fail_at)
+        folder = folders / str(fail_at)
+        raised: BaseException | None = None
         save_simple(folder, 1, keep=1)
-        (folder / f".{name_of(2)}.tmp").write_bytes(b"left by an earlier kill")
+        if leftover:
+            (folder / f".{name_of(2)}.tmp").write_bytes(b"left by an earlier kill")
         with monkeypatch.context() as patch:
-            calls = count_calls(patch, fail_at, Killed())
+            calls = count_calls(patch, fail_at, error)
             try:
                 save_simple(folder, 2, keep=1)
-            except Killed:
-                seen.add(calls[fail_at - 1])
-            finished = len(calls) < fail_at
+            except (Killed, CheckpointError) as caught:
+                raised = caught
         assert position_of_latest(folder) == (2 if "replace" in calls[: fail_at - 1] else 1)
+        yield folder, calls[fail_at - 1] if raised else "", raised
+        if len(calls) < fail_at:
+            return
+    raise AssertionError("save never got through")
+
+
+def test_a_kill_at_any_call_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    for folder, call, _ in failing_saves(tmp_path, monkeypatch, Killed(), leftover=True):
+        seen.add(call)
         assert latest(folder).rejected == []
         save_simple(folder, 3, keep=1)
         assert [path.name for path in folder.iterdir()] == [name_of(3)]
-        if finished:
-            break
-    assert finished
-    assert seen == {"open", "write", "fsync", "replace", "unlink", "close"}
+    assert seen == {"open", "write", "fsync", "replace", "unlink", "close", ""}
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES])
 def test_a_disk_error_at_any_call_is_one_line_and_leaves_the_last_good_checkpoint(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for fail_at in range(1, 100):
-        folder = tmp_path / str(fail_at)
-        save_simple(folder, 1, keep=1)
-        with monkeypatch.context() as patch:
-            calls = count_calls(patch, fail_at, OSError(code, os.strerror(code)))
-            try:
-                save_simple(folder, 2, keep=1)
-            except CheckpointError as error:
-                hint = "it is old and must be removed" if calls[fail_at - 1] == "unlink" else "the checkpoints"
-                assert str(error).startswith(f"cannot write {folder}")
-                assert f": {os.strerror(code)}; {hint}" in str(error) and "\n" not in str(error)
-            finished = len(calls) < fail_at
-        assert position_of_latest(folder) == (2 if "replace" in calls[: fail_at - 1] else 1)
+    for folder, call, error in failing_saves(tmp_path, monkeypatch, OSError(code, os.strerror(code))):
+        if error:
+            hint = "it is old and must be removed" if call == "unlink" else "the checkpoints"
+            assert str(error).startswith(f"cannot write {folder}")
+            assert f": {os.strerror(code)}; {hint}" in str(error) and "\n" not in str(error)
         assert not list(folder.glob(".*"))
-        if finished:
-            return
-    raise AssertionError("save never got through")
 
 
 def keep_saving(folder: Path, start: int, reports: Connection) -> None:
