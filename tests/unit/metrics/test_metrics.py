@@ -40,10 +40,8 @@ SentenceCounts = st.integers(0, 6).flatmap(
 
 def noisy(references: list[str], share: float, seed: int) -> list[str]:
     """The references with a share of their words replaced."""
-    generator = random.Random(seed)
-    return [
-        " ".join("x" if generator.random() < share else word for word in reference.split()) for reference in references
-    ]
+    draw = random.Random(seed).random
+    return [" ".join("x" if draw() < share else word for word in line.split()) for line in references]
 
 
 def counts(words: int, correct: int) -> AttachmentCounts:
@@ -76,11 +74,7 @@ def test_a_tokenised_corpus_is_scored_without_a_warning(caplog: pytest.LogCaptur
 
 
 def test_attachment_counts_by_hand() -> None:
-    """Five words, the last punctuation: heads right at 1, 2, 3 and 5, labels right at 1, 4 and 5.
-
-    Four words count; UAS has 1, 2, 3 and LAS has 1 alone: words 2 and 3 lack the subtype, word 4 has a wrong
-    head.
-    """
+    """Four of five words count, the last is punctuation: heads are right at 1, 2, 3, head and label at 1 alone."""
     found = attachment_counts(
         [2, 0, 2, 1, 2],
         ["nsubj", "root", "obl", "det", "punct"],
