@@ -13,16 +13,11 @@ from argbeam.files import read_records
 from argbeam.runs.load import load
 from argbeam.search.score_rules import LastScore, ScoreSum
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import parse_recipe
-from small_runs import finish, small_recipe
+from small_runs import GENERATED, finish, small_recipe
 
 RATES = {"encoder": 0.05, "decoder": 0.05, "output": 0.1, "initial": 0.001}
-PRETRAIN = {
-    "epochs": 5,
-    "loss": {"kind": "cross_entropy"},
-    "optimizer": {**RATES, "output": 0.2, "initial": 0.0},
-    "keep": "last",
-}
+WARM_UP_RATES = {**RATES, "output": 0.2, "initial": 0.0}
+PRETRAIN = {"epochs": 5, "loss": {"kind": "cross_entropy"}, "optimizer": WARM_UP_RATES, "keep": "last"}
 BEAM = {"train_beam": 5, "start_beam": 5, "constrained": True}
 LOSSES: dict[str, dict[str, Any]] = {
     "CRF": {"kind": "crf", **BEAM},
@@ -32,18 +27,9 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 
 def learning(task: str, stages: dict[str, Any], *, start: str = "") -> Recipe:
-    table = {
-        "name": "learning",
-        "seed": 1,
-        "task": {"kind": task},
-        "data": {"kind": "generated", "types": 200, "train": 500, "dev": 80, "test": 2},
-        "model": {"hidden": 48, "embedding": 32, "dropout": 0.1},
-        "batch": {"size": 32},
-        "stages": stages,
-        "start": start,
-        "runtime": {"device": "cpu", "threads": 1},
-    }
-    return parse_recipe(table)
+    overrides = ["model.hidden=48", "model.embedding=32", "model.dropout=0.1", "batch.size=32", "runtime.threads=1"]
+    overrides += [f"start={start}"] if start else []
+    return small_recipe(*overrides, task=task, data={**GENERATED, "train": 500, "dev": 80}, stages=stages)
 
 
 def epochs(folder: Path) -> list[dict[str, Any]]:
@@ -94,8 +80,7 @@ def test_a_run_says_by_which_rule_it_is_searched_and_where_its_searches_stopped(
     kind: str, task: str, tmp_path: Path
 ) -> None:
     loss = {"kind": kind, "train_beam": 2, "constrained": True}
-    if kind == "bso":
-        loss |= {"policy": "max_violation"}
+    loss |= {"policy": "max_violation"} if kind == "bso" else {}
     stage = {"epochs": 1, "loss": loss, "optimizer": RATES, "keep_beam": 2}
     finish(small_recipe(task=task, stages={"search": stage}), tmp_path)
     assert load(tmp_path, device="cpu").rule == (ScoreSum() if kind == "crf" else LastScore())

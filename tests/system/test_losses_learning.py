@@ -10,10 +10,13 @@ from argbeam.data.generated.corpus import sentences
 from argbeam.files import read_records
 from argbeam.runs.train import train
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import parse_recipe
 from argbeam.training.events import Record
 from generated_files import FORMATS
-from small_runs import file_data
+from small_runs import file_data, small_recipe
+
+SIZES = ["model.hidden=32", "model.embedding=24", "model.dropout=0.1"]
+SIZES += ["batch.size=16", "batch.round_source=7", "batch.round_target=7"]
+SIZES += ["decode.length_factor=1.5", "decode.length_extra=4"]
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +33,10 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(folder: Path, *, epochs: int, loss: dict[str, Any], rate: float, start: str = "start") -> Recipe:
-    stage = {
-        "epochs": epochs,
-        "loss": loss,
-        "optimizer": {"encoder": rate, "decoder": rate, "output": 4 * rate},
-        "keep_beam": 1,
-    }
-    table = {
-        "name": "learning",
-        "task": {"kind": "translation"},
-        "data": file_data("parallel", folder),
-        "model": {"hidden": 32, "embedding": 24, "dropout": 0.1},
-        "batch": {"size": 16, "round_source": 7, "round_target": 7},
-        "stages": {"only": stage},
-        "start": str(folder / start) if start else "",
-        "decode": {"length_factor": 1.5, "length_extra": 4},
-        "runtime": {"device": "cpu"},
-    }
-    return parse_recipe(table)
+    rates = {"encoder": rate, "decoder": rate, "output": 4 * rate}
+    stages = {"only": {"epochs": epochs, "loss": loss, "optimizer": rates, "keep_beam": 1}}
+    overrides = [*SIZES, f"start={folder / start}"] if start else SIZES
+    return small_recipe(*overrides, task="translation", data=file_data("parallel", folder), stages=stages)
 
 
 def epochs_of(recipe: Recipe, folder: Path) -> list[dict[str, Any]]:

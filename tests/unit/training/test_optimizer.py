@@ -42,17 +42,14 @@ def test_steps_are_those_of_torch_adagrad_after_clipping(max_norm: float, epsilo
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
-    ours = parameters(0)
-    optimizer = Adagrad(ours, rates={"encoder": 0.02, "output": 0.2}, max_norm=5.0)
-    optimizer.step([torch.ones_like(p) for p in optimizer.parameters])
-    before = [p.detach().clone() for p in optimizer.parameters]
-    sums = [s.clone() for s in optimizer.sums]
+    optimizer = Adagrad(parameters(0), rates={"encoder": 0.02, "output": 0.2}, max_norm=5.0)
     gradients = [torch.ones_like(p) for p in optimizer.parameters]
+    optimizer.step(gradients)
+    values = [*optimizer.parameters, *optimizer.sums]
+    before = [value.detach().clone() for value in values]
     gradients[1][2] = bad
-    norm = optimizer.step(gradients)
-    assert not norm.isfinite()
-    assert all(torch.equal(p, old) for p, old in zip(optimizer.parameters, before, strict=True))
-    assert all(torch.equal(s, old) for s, old in zip(optimizer.sums, sums, strict=True))
+    assert not optimizer.step(gradients).isfinite()
+    assert all(map(torch.equal, values, before))
 
 
 def test_reset_forgets_the_gradients_seen() -> None:
