@@ -16,10 +16,7 @@ _CONTEXT.set_forkserver_preload(["argbeam.runs", "argbeam.cli.app", "small_runs"
 
 
 def start_group(size: int, folder: Path, work: Callable[..., None], *arguments: Any) -> list[BaseProcess]:
-    """Processes that torchrun might have started, in each of which `work(*arguments)` runs: a function of a module.
-
-    What each says on stdout and stderr goes to the folder, as `out.RANK` and `err.RANK`.
-    """
+    """Processes as of torchrun, each running `work(*arguments)`; stdout and stderr go to `out.RANK` and `err.RANK`."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -47,7 +44,7 @@ def end_group(processes: Sequence[BaseProcess], *, seconds: float = 120) -> list
 def in_group(size: int, folder: Path, work: Callable[..., None], *arguments: Any) -> None:
     """Run `work` in a group, well and to its end."""
     codes = end_group(start_group(size, folder, work, *arguments))
-    assert codes == [0] * size, "\n".join((folder / f"err.{rank}").read_text() for rank in range(size))
+    assert codes == [0] * size, "\n".join(said(folder, rank) for rank in range(size))
 
 
 def command(*words: str) -> None:
@@ -59,7 +56,7 @@ def command(*words: str) -> None:
 
 
 def said(folder: Path, rank: int) -> str:
-    """What a process told the user."""
+    """What a process reported on stderr."""
     return (folder / f"err.{rank}").read_text(encoding="utf-8")
 
 

@@ -14,8 +14,7 @@ VOCABULARY = Vocabulary((*SPECIALS, "a", "b", "c"))
 
 @dataclass(frozen=True)
 class ToyTask:
-    """Words of the vocabulary in and out. A sentence's number, on which the toy model's scores depend, is its
-    reference: so it is the same whatever the sentence's neighbours are."""
+    """Tokens in and out; a sentence's number, on which the toy model's scores depend, is its reference."""
 
     constraint: Successors
     open_length: bool
@@ -54,9 +53,9 @@ class ToyTask:
         return " ".join(VOCABULARY.decode(output))
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
-        """The number of words put out."""
-        words = float(sum(len(output) for output in outputs))
-        return Score(words, {"words": words}, "words")
+        """The count of output tokens."""
+        count = float(sum(map(len, outputs)))
+        return Score(count, {"tokens": count}, "tokens")
 
 
 def items_of(sources: Sequence[Sequence[int]]) -> list[Item]:

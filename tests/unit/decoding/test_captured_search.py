@@ -45,10 +45,7 @@ def fixed_shapes() -> Iterator[None]:
 
 
 def batches_of(successors: Successors, *, number: int = 3, rows: int = 3) -> list[tuple[Batch, Tensor]]:
-    """Batches of one shape with other words, lengths, numbers and limits; the last row of each is padding.
-
-    Permutations are asked for a word more than there is, now and then: the sentence meets a dead end.
-    """
+    """Batches of one shape whose last row is padding; some permutations ask for a token too many, a dead end."""
     draw = torch.Generator().manual_seed(1)
 
     def between(low: int, high: int) -> int:
@@ -93,8 +90,7 @@ def values_of(result: SearchResult) -> dict[str, list[object]]:
     ],
 )
 def test_replayed_searches_return_what_plain_ones_do(name: str, kind: Kind | None, beam: int, n_best: int) -> None:
-    """To the bit, beams included, for batch after batch over the same places, with rubbish in them in between; the
-    weights of networks change in place."""
+    """To the bit, beams included, with rubbish in the memory between batches; weights change in place."""
     successors, stop, rule = CASES[name]
     network = None if kind is None else small_model(kind)
     model = network or ToyModel(VOCABULARY, seed=5, scale=3.0)

@@ -35,8 +35,7 @@ def test_after_a_clear_shapes_are_new_and_the_memory_pool_is_another() -> None:
 
 
 def test_captures_are_counted_and_timed() -> None:
-    graphs = GraphCache[str](TapeRecorder())
-    x = torch.tensor([1.0])
+    graphs, x = GraphCache[str](TapeRecorder()), torch.tensor([1.0])
     with graphs.capturing() as graph:
         y = x + 1
     x.fill_(5.0)

@@ -43,15 +43,14 @@ pytestmark = pytest.mark.slow
 
 # Seven sentences in batches of three: the last has one, so that two of three processes have nothing but padding.
 SENTENCES = ("ba ko", "ko ba ti", "ti lu", "lu ko ti ba", "ba ti", "lu ba ko", "ko lu")
-NORMALISED = {**BSO, "loss": {**BSO["loss"], "normalise": "words", "cost": "sentence_bleu", "constrained": True}}
-CRF = {**BSO, "loss": {"kind": "crf", "train_beam": 3}}
+NORMALISED = {**BSO["loss"], "normalise": "words", "cost": "sentence_bleu", "constrained": True}
 # From nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one.
 OPTIMIZER = {**BSO["optimizer"], "initial": 0.01}
 STAGES = {
     "pretrain": {**PRETRAIN, "optimizer": OPTIMIZER},
     "bso": {**BSO, "optimizer": OPTIMIZER},
-    "crf": {**CRF, "optimizer": OPTIMIZER, "epochs": 1},
-    "conbso": {**NORMALISED, "optimizer": OPTIMIZER, "epochs": 1},
+    "crf": {**BSO, "loss": {"kind": "crf", "train_beam": 3}, "optimizer": OPTIMIZER, "epochs": 1},
+    "conbso": {**BSO, "loss": NORMALISED, "optimizer": OPTIMIZER, "epochs": 1},
 }
 LINES = ["ba ko ti", "lu", "ti ti ba lu", "ko lu", "ba"]
 
@@ -177,8 +176,7 @@ def decoded(run: str, folder: str) -> None:
 
 
 def test_decoding_is_shared_out_and_outputs_keep_their_order(whole: tuple[Recipe, Path], tmp_path: Path) -> None:
-    """Five lines in batches of two are three batches: two for the first process, one for the second. Only the first
-    reads the lines."""
+    """Five lines in batches of two: two batches for the first process, which reads the lines, one for the second."""
     (tmp_path / "lines").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     written = whole[1] / "evaluations.jsonl"
     for size in (1, 2):

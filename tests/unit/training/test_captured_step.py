@@ -33,7 +33,6 @@ from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
 from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.runtime.group import ALONE, Group
-from argbeam.search import search
 from argbeam.search.gold import EarlyUpdate, MaxViolation
 from argbeam.search.score_rules import ScoreSum
 from argbeam.search.successors import Permutation, Unconstrained
@@ -42,19 +41,19 @@ from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.step import Sums, TrainStep
 from small_runs import same_tensors
+from tape import as_on_a_device
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
 Kind = type[LstmModel | LstmLmModel | ConvModel]
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+CONBSO = Bso(Permutation(), 3, open_length=False, epochs_per_beam=1)
 LOSSES: dict[str, Loss] = {
     "cross-entropy": CrossEntropy(),
-    "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, epochs_per_beam=1),
-    "conbso": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1),
-    "early update": Bso(Permutation(), 3, open_length=False, epochs_per_beam=1, policy=EarlyUpdate),
-    "maximum violation": Bso(
-        Permutation(), 3, open_length=False, epochs_per_beam=1, policy=MaxViolation, rule=ScoreSum()
-    ),
+    "bso": replace(CONBSO, successors=Unconstrained(VOCABULARY, end_symbol=False)),
+    "conbso": CONBSO,
+    "early update": replace(CONBSO, policy=EarlyUpdate),
+    "maximum violation": replace(CONBSO, policy=MaxViolation, rule=ScoreSum()),
     "crf": Crf(Permutation(), 3, open_length=False, epochs_per_beam=1),
     "scheduled sampling": ScheduledSampling(ANYTHING, Linear(0.3)),
     "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
@@ -141,8 +140,7 @@ class NothingForTheHost(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class OfBias:
-    """A loss that is a function of the sum of the output layer's bias. `calls` has its name, the update's number and
-    the sentences of the batch."""
+    """A function of the output bias's sum; `calls` has the loss's name, the update and the batch's sentences."""
 
     function: Callable[[Tensor], Tensor] = torch.clone
     name: str = ""
@@ -182,6 +180,12 @@ def cpu_step(loss: Loss | None = None) -> RecordableStep:
     """A step for the model, and for what the loss learns besides it."""
     model = model_on(CPU)
     return RecordableStep(model, optimizer_of(model, loss), 1, CPU)
+
+
+def recorded_step() -> tuple[RecordableStep, CapturedStep]:
+    """A step, and the one that captures it."""
+    step = cpu_step()
+    return step, CapturedStep(step, step.recorder)
 
 
 def optimizer_of(model: Network, loss: Loss | None) -> Adagrad:
@@ -247,9 +251,8 @@ def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done
     when: str, fails_at: int, eager: RecordableStep
 ) -> None:
     """Against the same steps never recorded, bit for bit."""
-    captured = cpu_step()
+    captured, stepper = recorded_step()
     captured.recorder.fails_at, captured.recorder.when = fails_at, when
-    stepper = CapturedStep(captured, captured.recorder)
     assert stepper.graphs.failure is None
     train(stepper, LOSSES["conbso"], epochs=2)
     assert stepper.graphs.failure == f"RuntimeError: not while recording ({when})"
@@ -266,17 +269,15 @@ def test_from_a_step_that_cannot_be_recorded_on_all_run_eagerly_and_each_is_done
 
 
 def test_an_error_of_the_step_itself_is_raised() -> None:
-    step, batch = cpu_step(), plan().batch([0, 1])
+    (step, stepper), batch = recorded_step(), plan().batch([0, 1])
     step.recorder.fails_at, step.recorder.when = 1, "written"
-    stepper = CapturedStep(step, step.recorder)
     stepper(OfBias(), batch, 0)
     with patch.object(TrainStep, "__call__", side_effect=ValueError("the loss is wrong")), pytest.raises(ValueError):
         stepper(OfBias(), batch, 1)
 
 
 def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -> None:
-    step, batch = cpu_step(), plan().batch([0, 1])
-    stepper, calls = CapturedStep(step, step.recorder), OfBias().calls
+    (step, stepper), batch, calls = recorded_step(), plan().batch([0, 1]), OfBias().calls
     for update, name in enumerate("aaabbba"):
         stepper(OfBias(name=name, calls=calls), batch, update)  # made anew each time: equality counts, not identity
     assert [call[:2] for call in calls] == [(name, update) for update, name in enumerate("aaabbba")]
@@ -285,20 +286,18 @@ def test_graphs_are_dropped_when_the_loss_changes_and_kept_while_it_is_equal() -
 
 
 def test_a_replay_sees_the_batch_and_the_update_it_was_called_with() -> None:
-    step, batches, loss = cpu_step(), plan(), OfBias()
-    stepper = CapturedStep(step, step.recorder)
-    groups = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1], [1, 0, 3, 2]]
-    for update, numbers in zip((5, 6, 9, 70), groups, strict=True):
+    (_, stepper), batches, loss = recorded_step(), plan(), OfBias()
+    groups = {5: [0, 1, 2, 3], 6: [3, 2, 1, 0], 9: [2, 3, 0, 1], 70: [1, 0, 3, 2]}
+    for update, numbers in groups.items():
         stepper(loss, batches.batch(numbers), update)
-    assert loss.calls == [("", update, numbers) for update, numbers in zip((5, 6, 9, 70), groups, strict=True)]
+    assert loss.calls == [("", update, numbers) for update, numbers in groups.items()]
 
 
 def test_the_callers_batch_is_copied_to_a_place_that_stays() -> None:
-    step, batches = cpu_step(), plan()
-    stepper = CapturedStep(step, step.recorder)
+    (_, stepper), batches = recorded_step(), plan()
     first, second, third = (batches.batch(numbers) for numbers in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]))
-    stepper(CrossEntropy(), first, 0)
-    stepper(CrossEntropy(), second, 1)
+    for update, batch in enumerate((first, second)):
+        stepper(CrossEntropy(), batch, update)
     ((_, fixed),) = stepper.graphs.entries.values()
     places = {f.name: getattr(fixed, f.name).data_ptr() for f in fields(Batch)}
     assert all(getattr(second, name).data_ptr() != place for name, place in places.items())
@@ -333,12 +332,11 @@ def test_a_step_whose_loss_or_gradient_is_not_finite_is_counted_and_changes_noth
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_step_asks_for_no_value_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_asks_for_no_value_on_the_host(name: str) -> None:
     """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
-    monkeypatch.setattr(search, "host_may_look", lambda _: False)  # as on a device
     loss = fresh(name, CPU)
     step, batch = cpu_step(loss), plan().batch([0, 4, 8])
-    with NothingForTheHost():
+    with as_on_a_device(), NothingForTheHost():
         for epoch in (0, 2):
             step(loss.at(epoch), batch, epoch)
     found = step.sums.read()
@@ -485,16 +483,17 @@ def test_a_loss_that_waits_for_the_device_trains_without_graphs_on_cuda() -> Non
     captured = CapturedStep(step, CudaRecorder())
     asking = OfBias(lambda bias: bias * (2.0 if bias.item() > 0 else 1.0))
     stream = torch.cuda.current_stream()
+    batch = plan().batch([0, 1, 2, 3])
     for update in range(4):
         for stepper in (captured, eager):
-            stepper(asking, plan().batch([0, 1, 2, 3]), update)
+            stepper(asking, batch, update)
     assert captured.graphs.failure is not None
     assert torch.cuda.current_stream() == stream
     assert step.sums.read() == eager.sums.read()
     again = CapturedStep(step, CudaRecorder())
     for update in range(4):
         for stepper in (again, eager):
-            stepper(CrossEntropy(), plan().batch([0, 1, 2, 3]), update)
+            stepper(CrossEntropy(), batch, update)
     assert (again.graphs.failure, again.graphs.captures) == (None, 1)
     assert_same_step(step, eager)
 
