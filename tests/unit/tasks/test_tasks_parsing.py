@@ -66,13 +66,12 @@ def test_unknown_words_are_shifted_and_written_as_they_were(tmp_path: Path) -> N
     task = task_of(tmp_path, BIRDS, SING, settings=("text.min_count=2",))
     birds = task.read("train").items[0]
     numbers = task.source.encode(birds.target)
-    sing, amod, nsubj = task.source.encode(["sing", "@L_amod", "@L_nsubj"])
-    assert numbers == [UNK, UNK, amod, sing, nsubj]
+    assert numbers == [UNK, UNK, *(task.source.index[name] for name in ("@L_amod", "sing", "@L_nsubj"))]
     assert task.text(birds, numbers) == "small/2/amod birds/3/nsubj sing/0/root"
 
 
 def test_digits_are_folded_for_the_model_only(tmp_path: Path) -> None:
-    rows: Rows = [("1984", "NUM", 2, "nummod"), ("birds", "NOUN", 0, "root")]
+    rows = [("1984", "NUM", 2, "nummod"), ("birds", "NOUN", 0, "root")]
     task = task_of(tmp_path, rows, settings=("text.fold_digits=true",))
     assert "####" in task.source
     item = task.item("2024 birds")
@@ -115,8 +114,7 @@ def test_trees_that_are_not_projective_are_left_out_of_training_and_scored_in_de
     (item,) = dev.items
     assert (item.target, dev.left_out) == ((), {})
     assert task.example(item, 0).target == ()
-    words = ["a", "b", "<unk>", "@L_dep", "@L_dep", "<unk>", "@R_dep"]
-    output = [UNK if w == "<unk>" else task.source.index[w] for w in words]
+    output = task.source.encode(["a", "b", "<unk>", "@L_dep", "@L_dep", "<unk>", "@R_dep"])
     assert task.text(item, output) == "a/3/dep b/3/dep c/0/root d/3/dep"
     assert task.score([item], [output]).parts == {"uas": 75.0, "las": 75.0}
 

@@ -24,8 +24,7 @@ def task_of(folder: Path, text: str, *overrides: str, dev: str = "a b\n") -> Wor
 
 
 def test_the_i_th_unknown_word_put_out_is_the_i_th_of_the_shuffled_source(tmp_path: Path) -> None:
-    """Reference `x a y`, source `y a x`, x and y unknown. Put out as UNK a UNK, the first UNK is the source's first,
-    y: the line is `y a x`. Restored from the reference it would be right by chance."""
+    """x and y are unknown: of UNK a UNK, the first UNK is the source's first unknown word, y, not the reference's."""
     task = task_of(tmp_path, "a a x y\n", "text.min_count=2")
     assert task.source.words[4:] == ("a",)
     item = Item(source=("y", "a", "x"), surface=("y", "a", "x"), target=("x", "a", "y"), reference="x a y")
