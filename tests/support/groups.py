@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["argbeam.runs", "argbeam.cli.app", "small_runs", "groups"])
+_CONTEXT.set_forkserver_preload(["argbeam.runs.session", "argbeam.cli.app"])
 
 
 def start_group(size: int, folder: Path, work: Callable[..., None], *arguments: Any) -> list[BaseProcess]:

@@ -43,7 +43,7 @@ def test_runs_killed_at_random_moments_end_with_the_same_weights(tmp_path: Path)
     stages = {"pretrain": {**PRETRAIN, "epochs": 20}, "bso": {**BSO, "epochs": 40}}
     recipe = small_recipe("runtime.checkpoint_every=3", data=short_text(tmp_path), stages=stages)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["argbeam.runs", "small_runs"])
+    context.set_forkserver_preload(["argbeam.runs.session"])
 
     def process_for(folder: Path) -> BaseProcess:
         process = context.Process(target=finish_apart, args=(recipe_to_json(recipe), str(folder)))
