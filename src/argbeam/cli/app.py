@@ -17,11 +17,7 @@ from argbeam import __version__
 from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, ToldError
 
 app = typer.Typer(
-    name="argbeam",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    name="argbeam", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; repeatable.")]

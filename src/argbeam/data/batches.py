@@ -125,10 +125,7 @@ class BatchPlan:
         return -(-len(self.examples) // self.size)
 
     def batch(
-        self,
-        indices: Sequence[int],
-        view: Callable[[Example], Example] = lambda example: example,
-        group: Group = ALONE,
+        self, indices: Sequence[int], view: Callable[[Example], Example] = lambda example: example, group: Group = ALONE
     ) -> Batch:
         """This process's share of a batch, padded to the rounded shape of the whole batch.
 

@@ -58,10 +58,7 @@ PAPER = {
     ),
     "costs": PaperTable(
         "Table 5: translation, IWSLT 2014 German to English, dev BLEU by cost",
-        {
-            "cost 0/1": ((25.73,), (28.21,), (27.43,)),
-            "cost 1-SB": ((25.99,), (28.45,), (27.58,)),
-        },
+        {"cost 0/1": ((25.73,), (28.21,), (27.43,)), "cost 1-SB": ((25.99,), (28.45,), (27.58,))},
     ),
     "translation_beam": PaperTable(
         "Commented out in the paper's source: translation, IWSLT 2014, dev BLEU by train beam, cost 0/1",
