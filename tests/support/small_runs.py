@@ -63,6 +63,11 @@ def short_text(folder: Path) -> dict[str, Any]:
     return {"kind": "text", "root": str(folder), "train": ["train.txt"], "dev": ["dev.txt"], "test": ["dev.txt"]}
 
 
+def one_epoch(folder: Path, *overrides: str) -> Recipe:
+    """Cross-entropy for one epoch on `short_text`, which is written into the folder."""
+    return small_recipe(*overrides, data=short_text(folder), stages={"only": {**PRETRAIN, "epochs": 1}})
+
+
 def written_recipe(folder: Path, *, epochs: int, every: int) -> Path:
     """A recipe file for the command, with its data beside it: three updates an epoch, a checkpoint `every` so many."""
     short_text(folder)

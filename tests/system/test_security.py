@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packaging.requirements import Requirement
 
 from argbeam.cli import app as cli
 from argbeam.data.tokenizers import SentencePiece
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.reports.report import read_runs, write_report
+from argbeam.runs import checkpoint
 from argbeam.runs.load import load, open_run
 from argbeam.runs.score import score_run
 from argbeam.runs.session import train_run
 from argbeam.settings.recipe_files import load_recipe, parse_recipe
-from argbeam.tasks import TASKS
 from generated_files import write_files
-from small_runs import BSO, PRETRAIN, file_data, finish, short_text, small_recipe, stop_after, train_until
+from small_runs import BSO, PRETRAIN, file_data, finish, one_epoch, short_text, small_recipe, stop_after, train_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,8 +58,6 @@ def malicious(mark: Path) -> bytes:
 
 def torch_archive(mark: Path, path: Path) -> bytes:
     """The same as torch.save writes it: a zip archive with a pickle inside."""
-    import torch
-
     torch.save({"model.x": Malice(mark)}, path)
     data = path.read_bytes()
     path.unlink()
@@ -90,7 +90,7 @@ def test_no_word_vectors_are_unpickled(mark: Path, tmp_path: Path, name: str) ->
 
 def test_no_file_of_a_run_is_unpickled(mark: Path, tmp_path: Path) -> None:
     """Each file of a run in turn: checkpoints, model, recipe, records, scores, store."""
-    recipe = small_recipe("runtime.store=true", data=short_text(tmp_path), stages={"only": {**PRETRAIN, "epochs": 2}})
+    recipe = small_recipe("runtime.store=true", data=short_text(tmp_path), stages={"only": PRETRAIN})
     stop_after(recipe, tmp_path / "half", 4)
     finish(recipe, tmp_path / "whole")
     list(score_run(open_run(tmp_path / "whole"), "dev", [1]))
@@ -112,23 +112,25 @@ def test_no_file_of_a_run_is_unpickled(mark: Path, tmp_path: Path) -> None:
     assert tried > 12
 
 
+def exit_code(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> object:
+    """What the command ends with."""
+    monkeypatch.setattr(sys, "argv", ["argbeam", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code
+
+
 def test_no_recipe_and_no_input_is_unpickled(mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish(small_recipe(data=short_text(tmp_path), stages={"only": {**PRETRAIN, "epochs": 1}}), tmp_path / "run")
+    finish(one_epoch(tmp_path), tmp_path / "run")
     bad = tmp_path / "bad.toml"
     bad.write_bytes(malicious(mark))
     with pytest.raises(ConfigError):
         load_recipe(bad)
     with pytest.raises(ArgbeamError):
         SentencePiece(malicious(mark))
-    for arguments in (
-        ["train", bad, "--out", tmp_path / "x"],
-        ["decode", bad],
-        ["decode", tmp_path / "run", "--input", bad],
-    ):
-        monkeypatch.setattr(sys, "argv", ["argbeam", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        assert left.value.code == 2
+    assert exit_code(monkeypatch, "train", bad, "--out", tmp_path / "x") == 2
+    assert exit_code(monkeypatch, "decode", bad) == 2
+    assert exit_code(monkeypatch, "decode", tmp_path / "run", "--input", bad) == 2
 
 
 def test_no_verb_opens_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,26 +157,18 @@ def test_no_verb_opens_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     write_report([tmp_path / "parsing-conllu"], tmp_path / "report")
 
 
-OUTSIDE = ("../x", "/tmp/x", "..", "a/b", "a\\b", "x.y", "\0", "\u2024\u2024/x")
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/b", "a\\b", "x.y", "\0", "\u2024\u2024/x"])
 def test_a_stage_cannot_be_named_like_a_path(name: str) -> None:
     table = small_recipe().model_dump()
     with pytest.raises(ConfigError, match="a stage's name has letters, digits, - and _ only"):
         parse_recipe({**table, "stages": {name: table["stages"]["bso"]}})
 
 
-def test_names_that_lead_out_of_the_folder_write_nothing_there(tmp_path: Path) -> None:
-    """A recipe's name, and a checkpoint's assets and tensors: none of them is the name of a file."""
-    from argbeam.runs import checkpoint
-
+def test_names_that_lead_out_of_the_folder_write_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe's name, a checkpoint's assets and tensors, and a split, which predictions are named after."""
     inside = tmp_path / "a" / "b"
     (inside / "data").mkdir(parents=True)
-    recipe = small_recipe(
-        "name=../../out", data=short_text(inside / "data"), stages={"only": {**PRETRAIN, "epochs": 1}}
-    )
-    finish(recipe, inside / "run")
+    finish(one_epoch(inside / "data", "name=../../out"), inside / "run")
     found = checkpoint.latest(inside / "run" / "model").checkpoint
     assert found is not None
     with pytest.raises(ValueError, match=re.escape("tensor name 'asset.../../x': ")):
@@ -184,19 +178,11 @@ def test_names_that_lead_out_of_the_folder_write_nothing_there(tmp_path: Path) -
     with pytest.raises(ArgbeamError, match=re.escape("not a run's checkpoint: '../../x' is missing")):
         load(path, device="cpu")
     list(score_run(open_run(inside / "run"), "dev", [1]))
+    assert exit_code(monkeypatch, "evaluate", inside / "run", "--split", "../../test") == 2
     write_report([inside / "run"], inside / "report")
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"b"}
     assert {path.name for path in inside.iterdir()} == {"data", "run", "other", "report"}
-
-
-def test_a_split_that_is_a_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictions are named after it."""
-    finish(small_recipe(data=short_text(tmp_path), stages={"only": {**PRETRAIN, "epochs": 1}}), tmp_path / "run")
-    monkeypatch.setattr(sys, "argv", ["argbeam", "evaluate", str(tmp_path / "run"), "--split", "../../test"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 2
 
 
 def plain(name: str) -> str:
@@ -205,8 +191,6 @@ def plain(name: str) -> str:
 
 def needed(name: str, extra: str, seen: set[str]) -> set[str]:
     """The packages that an installed one needs, and those need in turn, on this machine."""
-    from packaging.requirements import Requirement
-
     for line in requires(name) or []:
         requirement = Requirement(line)
         wanted = requirement.marker is None or any(
@@ -239,11 +223,3 @@ def test_every_pin_but_torchs_has_hashes() -> None:
     lock = (ROOT / "constraints.lock").read_text(encoding="utf-8")
     entries = re.findall(r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", lock, re.MULTILINE)
     assert {plain(name): number for name, number, _ in entries} == {k: v for k, v in pinned().items() if k != "torch"}
-
-
-def test_tasks_make_nothing_of_unknown_kinds() -> None:
-    """A kind is looked up among the tasks that are there, never imported by its name."""
-    table = small_recipe().model_dump()
-    with pytest.raises(ConfigError, match=r"task\.kind = .*must be one of"):
-        parse_recipe({**table, "task": {"kind": "os.system"}})
-    assert set(TASKS) == {"word_ordering", "parsing", "translation"}

@@ -8,23 +8,20 @@ from argbeam.errors import ArgbeamError
 from argbeam.runs.layout import NAMES, check_out, folder_of, is_trained
 from argbeam.runs.load import open_run
 from argbeam.runs.score import score_run
-from argbeam.runs.train import train
 from argbeam.settings import Recipe
-from small_runs import PRETRAIN, finish, short_text, small_recipe
+from refusals import refusal
+from small_runs import finish, one_epoch
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    stage = {**PRETRAIN, "epochs": 1}
-    return small_recipe(data=short_text(tmp_path_factory.mktemp("data")), stages={"only": stage})
+    return one_epoch(tmp_path_factory.mktemp("data"))
 
 
 def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_is(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ArgbeamError) as error:
-        finish(recipe, tmp_path)
-    said = "neither empty nor a run: it holds thesis.tex; --out takes a new folder, or a run"
-    assert str(error.value) == f"{tmp_path}: {said}"
+    message = f"{tmp_path}: neither empty nor a run: it holds thesis.tex; --out takes a new folder, or a run"
+    assert refusal(finish, recipe, tmp_path, error=ArgbeamError) == message
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -43,13 +40,11 @@ def test_a_link_under_any_name_of_a_run_is_refused_and_not_followed(recipe: Reci
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("mine")
-    is_folder = "." not in name
     run = tmp_path / "run"
     run.mkdir()
-    (run / name).symlink_to(outside if is_folder else outside / "file")
-    with pytest.raises(ArgbeamError) as error:
-        finish(recipe, run)
-    assert str(error.value) == f"{run / name}: a symbolic link; a run writes inside its own folder only"
+    (run / name).symlink_to(outside / "file" if "." in name else outside)
+    message = f"{run / name}: a symbolic link; a run writes inside its own folder only"
+    assert refusal(finish, recipe, run, error=ArgbeamError) == message
     assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", "mine")]
 
 
@@ -59,8 +54,8 @@ def test_evaluation_follows_no_link_either(recipe: Recipe, tmp_path: Path, name:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "run" / name).symlink_to(outside if name == "predictions" else outside / "file")
-    with pytest.raises(ArgbeamError, match=f"{name}: a symbolic link"):
-        list(score_run(open_run(tmp_path / "run"), "dev", [1]))
+    said = refusal(score_run, open_run(tmp_path / "run"), "dev", [1], error=ArgbeamError)
+    assert f"{name}: a symbolic link" in said
     assert not list(outside.iterdir())
 
 
@@ -70,7 +65,7 @@ def test_a_link_in_place_of_a_temporary_file_is_not_followed(recipe: Recipe, tmp
     run.mkdir()
     (run / ".recipe.json.tmp").symlink_to(tmp_path / "mine")
     with pytest.raises((OSError, ArgbeamError)):
-        list(train(recipe, run))
+        finish(recipe, run)
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -89,7 +84,6 @@ def test_a_checkpoint_belongs_to_the_run_around_it_and_to_no_other_folder(recipe
     alone = tmp_path / "elsewhere" / model.name
     alone.parent.mkdir()
     alone.write_bytes(model.read_bytes())
-    with pytest.raises(ArgbeamError) as error:
-        list(score_run(open_run(alone), "dev", [1]))
-    assert str(error.value) == f"{alone}: lies in no run folder, where scores and predictions are saved"
+    message = f"{alone}: lies in no run folder, where scores and predictions are saved"
+    assert refusal(lambda: score_run(open_run(alone), "dev", [1]), error=ArgbeamError) == message
     assert list(alone.parent.iterdir()) == [alone]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from argbeam import errors
 from argbeam.decoding.batch_decoder import Evaluation
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DeviceError
 from argbeam.files import read_records
 from argbeam.runs import checkpoint
 from argbeam.runs.layout import is_locked
@@ -28,8 +29,10 @@ from argbeam.training.events import Notice, Saved
 from refusals import refusal
 from small_runs import (
     PRETRAIN,
+    RATES,
     final_tensors,
     finish,
+    one_epoch,
     same_tensors,
     short_text,
     small_recipe,
@@ -50,11 +53,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     recipe = small_recipe(data=short_text(folder))
     finish(recipe, folder / "run")
     return recipe, folder / "run"
-
-
-def pretrain_only(folder: Path, *overrides: str) -> Recipe:
-    stages = {"pretrain": {**PRETRAIN, "epochs": 1}}
-    return small_recipe(*overrides, data=short_text(folder), stages=stages)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -142,64 +140,36 @@ def test_the_records_start_with_what_is_trained(whole: Whole) -> None:
         json.dumps(record, allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        (
-            ["text.min_count=9"],
-            ConfigError,
-            "text.min_count = 9: no word of the training data occurs so often; lower text.min_count",
-        ),
-        (
-            ["text.min_length=7"],
-            DataError,
-            "no training sentence is left (6 too short); "
-            "text.min_length = 7 and text.max_length = 60 say which lengths are taken",
-        ),
-        (
-            ["decode.max_words=2"],
-            DataError,
-            "dev, sentence 1: 3 words; decode.max_words = 2 is the most that is decoded",
-        ),
-        (['data.train=["train.txt", "no"]'], DataError, "{data}/no: no such file; data.train names it"),
-        (['data.dev=["dev.txt", "no"]'], DataError, "{data}/no: no such file; data.dev names it"),
-        (['data.test=["dev.txt", "no"]'], DataError, "{data}/no: no such file; data.test names it"),
-        (
-            ['data.train=["packed"]'],
-            DataError,
-            "{data}/packed: no such file; data.train names it, but packed.gz is there",
-        ),
-        (["model.vectors=no.vec"], DataError, "{data}/no.vec: no such file; model.vectors names it"),
-        (
-            ["start={whole}", "model.hidden=7", "text.fold_digits=true", "model.dropout=0.1"],
-            ConfigError,
-            "start = {whole}: that run differs in text.fold_digits: false -> true; model.hidden: 6 -> 7",
-        ),
-        (
-            ["start={half}"],
-            CheckpointError,
-            "{half}: holds no finished model; `argbeam train` makes one, and resumes a run that was stopped",
-        ),
-        pytest.param(
-            ["runtime.device=cuda"],
-            DeviceError,
-            "runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
-        ),
-    ],
-)
-def test_what_cannot_be_trained_is_an_error_before_training(
-    whole: Whole, tmp_path: Path, settings: list[str], error: type[ArgbeamError], message: str
-) -> None:
+# Settings, the kind of error they end in, and its message, one case a line.
+UNTRAINABLE = """
+text.min_count=9 => ConfigError => text.min_count = 9: no word of the training data occurs so often; lower text.min_count
+text.min_length=7 => DataError => no training sentence is left (6 too short); text.min_length = 7 and text.max_length = 60 say which lengths are taken
+decode.max_words=2 => DataError => dev, sentence 1: 3 words; decode.max_words = 2 is the most that is decoded
+data.train=["train.txt", "no"] => DataError => {data}/no: no such file; data.train names it
+data.dev=["dev.txt", "no"] => DataError => {data}/no: no such file; data.dev names it
+data.test=["dev.txt", "no"] => DataError => {data}/no: no such file; data.test names it
+data.train=["packed"] => DataError => {data}/packed: no such file; data.train names it, but packed.gz is there
+model.vectors=no.vec => DataError => {data}/no.vec: no such file; model.vectors names it
+start={whole} & model.hidden=7 & text.fold_digits=true & model.dropout=0.1 => ConfigError => start = {whole}: that run differs in text.fold_digits: false -> true; model.hidden: 6 -> 7
+start={half} => CheckpointError => {half}: holds no finished model; `argbeam train` makes one, and resumes a run that was stopped
+runtime.device=cuda => DeviceError => runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("case", UNTRAINABLE.strip().splitlines())
+def test_what_cannot_be_trained_is_an_error_before_training(whole: Whole, tmp_path: Path, case: str) -> None:
+    if "no CUDA device" in case and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
     paths = {"data": tmp_path, "whole": whole[1], "half": tmp_path / "half"}
+    settings, error, message = case.format_map(paths).split(" => ")
     (tmp_path / "packed.gz").touch()
     stop_after(whole[0], paths["half"], 1)
-    recipe = pretrain_only(tmp_path, *(setting.format_map(paths) for setting in settings))
-    assert refusal(finish, recipe, tmp_path / "run", error=error) == message.format_map(paths)
+    recipe = one_epoch(tmp_path, *settings.split(" & "))
+    assert refusal(finish, recipe, tmp_path / "run", error=getattr(errors, error)) == message
 
 
 def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path: Path) -> None:
-    recipe = pretrain_only(tmp_path, "text.min_length=3", "text.max_length=3")
+    recipe = one_epoch(tmp_path, "text.min_length=3", "text.max_length=3")
     said = list(texts(finish(recipe, tmp_path / "run")))
     assert said == ["2 training sentences, 2 dev sentences", "left out of training: 1 too long, 3 too short"]
     start = read_records(tmp_path / "run" / "records.jsonl")[0]
@@ -249,9 +219,9 @@ def test_what_does_not_change_what_is_learnt_may_change(whole: Whole, tmp_path: 
 
 
 def test_one_process_trains_a_run_at_a_time(tmp_path: Path) -> None:
-    """Another process holds the lock until it is killed."""
+    """Another process holds the lock until it is killed; this one gives it back when training is left."""
     hold = "import sys, filelock\nwith filelock.FileLock(sys.argv[1]): print(flush=True); sys.stdin.read()"
-    recipe, run = pretrain_only(tmp_path), tmp_path / "run"
+    recipe, run = one_epoch(tmp_path), tmp_path / "run"
     run.mkdir()
     command = [sys.executable, "-c", hold, str(run / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -262,28 +232,24 @@ def test_one_process_trains_a_run_at_a_time(tmp_path: Path) -> None:
         assert refusal(finish, recipe, run, error=ArgbeamError) == message
         other.kill()  # a killed process leaves no lock
         other.wait()
+    assert train_until(recipe, run, 2)
+    assert (run / ".lock").is_file() and not is_locked(run)
     finish(recipe, run)
-
-
-def test_the_lock_is_given_back_when_training_is_left(tmp_path: Path) -> None:
-    assert train_until(pretrain_only(tmp_path), tmp_path / "run", 2)
-    assert (tmp_path / "run" / ".lock").is_file()
-    assert not is_locked(tmp_path / "run")
 
 
 def test_an_out_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     message = f"cannot write {tmp_path / 'train.txt'}: File exists; --out takes a folder"
-    assert refusal(finish, pretrain_only(tmp_path), tmp_path / "train.txt", error=ArgbeamError) == message
+    assert refusal(finish, one_epoch(tmp_path), tmp_path / "train.txt", error=ArgbeamError) == message
 
 
 def test_a_run_can_start_from_a_finished_one(whole: Whole, tmp_path: Path) -> None:
-    """Cross-entropy as a run of its own and BSO started from it end where one run with both stages ends, but for
-    the numbers that orders and dropout are drawn with: so it is compared with the weights it starts from."""
-    recipe = pretrain_only(tmp_path)
-    finish(recipe, tmp_path / "first")
+    """With rates of zero it ends with the weights that it starts from."""
+    finish(one_epoch(tmp_path), tmp_path / "first")
     stages = {"bso": {**whole[0].stages["bso"].model_dump(), "epochs": 1}}
     second = small_recipe(f"start={tmp_path / 'first'}", "model.dropout=0.0", data=short_text(tmp_path), stages=stages)
-    still = second.model_copy(update={"stages": {"still": _standing(second)}})
+    stage = second.stages["bso"]
+    no_rates = stage.optimizer.model_copy(update=dict.fromkeys(RATES, 0.0))
+    still = second.model_copy(update={"stages": {"still": stage.model_copy(update={"optimizer": no_rates})}})
     finish(still, tmp_path / "still")
     assert same_tensors(final_tensors(tmp_path / "still"), final_tensors(tmp_path / "first"))
     finish(second, tmp_path / "second")
@@ -293,19 +259,10 @@ def test_a_run_can_start_from_a_finished_one(whole: Whole, tmp_path: Path) -> No
     assert same_tensors(final_tensors(tmp_path / "second"), final_tensors(tmp_path / "stopped"))
 
 
-def _standing(recipe: Recipe) -> Any:
-    """The recipe's stage with rates of zero: it changes nothing."""
-    stage = recipe.stages["bso"]
-    return stage.model_copy(update={"optimizer": stage.optimizer.model_copy(update=dict.fromkeys(_RATES, 0.0))})
-
-
-_RATES = ("encoder", "decoder", "output")
-
-
 def test_a_start_keeps_its_vocabulary(tmp_path: Path) -> None:
     """The second run's own data has words that the first did not know."""
-    finish(pretrain_only(tmp_path), tmp_path / "first")
-    recipe = pretrain_only(tmp_path, f"start={tmp_path / 'first'}")
+    finish(one_epoch(tmp_path), tmp_path / "first")
+    recipe = one_epoch(tmp_path, f"start={tmp_path / 'first'}")
     (tmp_path / "train.txt").write_text("ba xa ko\nxa xa\n", encoding="utf-8")
     finish(recipe, tmp_path / "second")
     assert load(tmp_path / "second").task.source == load(tmp_path / "first").task.source
@@ -314,8 +271,8 @@ def test_a_start_keeps_its_vocabulary(tmp_path: Path) -> None:
 def test_word_vectors_are_where_both_sides_start(tmp_path: Path) -> None:
     """Known words take the file's vectors times the scale; all other weights are those drawn without it."""
     (tmp_path / "words.vec").write_text("3 5\nko 1 2 3 4 5\nxyz 9 9 9 9 9\nti 0 -1 0 -1 0\n", encoding="utf-8")
-    plain = pretrain_only(tmp_path)
-    recipe = pretrain_only(tmp_path, "model.vectors=words.vec", "model.vectors_scale=0.5")
+    plain = one_epoch(tmp_path)
+    recipe = one_epoch(tmp_path, "model.vectors=words.vec", "model.vectors_scale=0.5")
     task = TASKS["word_ordering"].fit(recipe)
     model = build_model(recipe, task)
     (notice,) = start_weights(recipe, task, model, None)
@@ -346,29 +303,22 @@ def test_a_loaded_run_decodes_with_the_rules_it_was_trained_for(whole: Whole, tm
     assert [line for line, _ in found] == lines
     best = [run.task.text(run.task.item(line), decoded.hypotheses[0].tokens) for line, decoded in found]
     assert best == outputs
-    finish(pretrain_only(tmp_path), tmp_path / "run")
+    finish(one_epoch(tmp_path), tmp_path / "run")
     plain = load(tmp_path / "run", device="cpu")
     assert (plain.rule, plain.stop) == (LogprobSum(), StopBest())
     powered = load(tmp_path / "run", device="cpu", overrides=["decode.length_power=1.0", "decode.stop=top"])
     assert (powered.rule, powered.stop) == (LogprobSum(1.0), StopTop())
 
 
-def test_a_checkpoint_file_can_be_loaded_by_itself(whole: Whole, tmp_path: Path) -> None:
-    recipe, _ = whole
-    stop_after(recipe, tmp_path, 4)
-    (path,) = checkpoints(tmp_path)
-    run = load(path, device="cpu")
-    saved = checkpoint.load(path).tensors
-    for name, value in run.model.state_dict().items():
-        assert torch.equal(value, saved[f"model.{name}"])
-
-
-@pytest.mark.parametrize(("updates", "rule"), [(1, LogprobSum()), (11, LastScore())], ids=["pretrain", "bso"])
-def test_a_checkpoint_is_searched_as_the_stage_that_made_it_says(
+@pytest.mark.parametrize(("updates", "rule"), [(4, LogprobSum()), (11, LastScore())], ids=["pretrain", "bso"])
+def test_a_checkpoint_file_is_loaded_and_searched_as_the_stage_that_made_it_says(
     whole: Whole, tmp_path: Path, updates: int, rule: ScoreRule
 ) -> None:
     stop_after(whole[0], tmp_path, updates)
-    run = load(checkpoints(tmp_path)[-1], device="cpu")
+    path = checkpoints(tmp_path)[-1]
+    run, saved = load(path, device="cpu"), checkpoint.load(path).tensors
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(value, saved[f"model.{name}"])
     assert (run.rule, run.stop) == (rule, StopBest() if rule == LogprobSum() else StopTop())
 
 
@@ -393,13 +343,6 @@ def test_a_signature_tells_what_a_number_stands_on(whole: Whole) -> None:
     }
     assert {name: signature[name] for name in expected} == expected
     json.dumps(signature, allow_nan=False)
-
-
-def test_one_string_is_not_taken_for_lines(whole: Whole) -> None:
-    run = load(whole[1], device="cpu")
-    for call in (lambda: run.decode("ko ba"), lambda: list(run.search("ko ba"))):
-        with pytest.raises(TypeError, match="lines is one string, whose characters would be decoded one by one"):
-            call()
 
 
 def test_weights_of_another_shape_or_type_are_refused(whole: Whole, tmp_path: Path) -> None:
@@ -432,14 +375,13 @@ def test_a_device_of_another_name_is_refused() -> None:
     assert refusal(choose_device, "gpu", error=DeviceError) == "device gpu: accepted: cpu, cuda, auto"
 
 
-def test_a_beam_below_zero_is_an_error_of_one_line(whole: Whole) -> None:
-    message = "beam = -1: must be at least 1, or 0 for the recipe's"
-    assert refusal(load(whole[1], device="cpu").decode, ["ko ba"], beam=-1, error=ConfigError) == message
-
-
-def test_scores_that_are_not_numbers_are_told_when_decoding(whole: Whole) -> None:
+def test_what_cannot_be_decoded_is_an_error_of_one_line(whole: Whole) -> None:
     run = load(whole[1], device="cpu")
+    for call in (run.decode, run.search):
+        said = refusal(call, "ko ba", error=TypeError)
+        assert "lines is one string, whose characters would be decoded one by one" in said
+    message = "beam = -1: must be at least 1, or 0 for the recipe's"
+    assert refusal(run.decode, ["ko ba"], beam=-1, error=ConfigError) == message
     for weight in run.model.state_dict().values():
         weight.fill_(torch.nan)
-    with pytest.raises(ArgbeamError, match=r"^the model's scores are not numbers"):
-        run.decode(["ko ba"])
+    assert refusal(run.decode, ["ko ba"], error=ArgbeamError).startswith("the model's scores are not numbers")
