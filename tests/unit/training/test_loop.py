@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from argbeam.data.batches import BatchPlan
 from argbeam.decoding.batch_decoder import Evaluation, decode_rules
 from argbeam.errors import ArgbeamError
 from argbeam.losses import make_loss
@@ -32,7 +32,7 @@ from argbeam.training.optimizer import Adagrad
 from argbeam.training.state import Position
 from argbeam.training.step import TrainStep
 from small_runs import BSO, PRETRAIN, RATES, same_tensors, short_text, small_recipe
-from tape import Tape, TapeRecorder
+from tape import TapeRecorder
 
 CPU = torch.device("cpu")
 
@@ -58,14 +58,10 @@ def weights_of(trainer: Trainer) -> dict[str, Tensor]:
 
 def fix_dev(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], *, keep: str = "perplexity") -> None:
     """Dev has these perplexities, one an epoch; or these scores, where they are what is kept by."""
-    figures = iter(values)
-
-    def evaluate(*_: Any, **__: Any) -> Evaluation:
-        value = next(figures)
-        return Evaluation(Score(value, {"bleu": value}, "fixed"), [], [], 0, 0)
-
-    monkeypatch.setattr(epoch_record, "perplexity", lambda *_, **__: 1.0 if keep == "score" else next(figures))
-    monkeypatch.setattr(epoch_record, "evaluate", evaluate)
+    scores = [Evaluation(Score(value, {"bleu": value}, "fixed"), [], [], 0, 0) for value in values]
+    perplexities = [1.0] * len(values) if keep == "score" else values
+    monkeypatch.setattr(epoch_record, "perplexity", Mock(side_effect=perplexities))
+    monkeypatch.setattr(epoch_record, "evaluate", Mock(side_effect=scores))
 
 
 def diverged(recipe: Recipe) -> Trainer:
@@ -81,12 +77,17 @@ def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -
     trainer = trainer_of(small_recipe(data=short_text(tmp_path)))
     events = list(trainer.events())
     epochs = records_of(events, "epoch")
-    assert [(r["stage"], r["epoch"], r["update"], r["beam"]) for r in epochs] == [
-        ("pretrain", 0, 3, 0),
-        ("pretrain", 1, 6, 0),
-        ("bso", 0, 9, 2),
-        ("bso", 1, 12, 3),
-        ("bso", 2, 15, 3),
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert [(p.stage, p.epoch) for p in progress] == [(r["stage"], r["epoch"]) for r in epochs]
+    assert [
+        (r["stage"], r["epoch"], r["update"], r["beam"], p.update, p.updates, p.violations > 0)
+        for r, p in zip(epochs, progress, strict=True)
+    ] == [
+        ("pretrain", 0, 3, 0, 3, 6, False),
+        ("pretrain", 1, 6, 0, 6, 6, False),
+        ("bso", 0, 9, 2, 3, 9, True),
+        ("bso", 1, 12, 3, 6, 9, True),
+        ("bso", 2, 15, 3, 9, 9, True),
     ]
     assert [(r["stage"], r["epochs"], r["update"], r["keep"]) for r in records_of(events, "stage")] == [
         ("pretrain", 2, 6, "perplexity"),
@@ -95,14 +96,6 @@ def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -
     assert all((r["sentences"], r["words"]) == (6, 16) for r in epochs)
     for record in (event.values for event in events if isinstance(event, Record)):
         assert json.loads(json.dumps(record, allow_nan=False)) == record
-    progress = [event for event in events if isinstance(event, Progress)]
-    assert [(p.stage, p.epoch, p.update, p.updates, p.violations > 0) for p in progress] == [
-        ("pretrain", 0, 3, 6, False),
-        ("pretrain", 1, 6, 6, False),
-        ("bso", 0, 3, 9, True),
-        ("bso", 1, 6, 9, True),
-        ("bso", 2, 9, 9, True),
-    ]
     assert all(math.isfinite(p.loss) and p.words_per_second > 0 for p in progress)
     assert isinstance(events[-1], Saved) and not events[-1].stopped
     assert trainer.position == Position(
@@ -184,10 +177,7 @@ def test_a_stage_ends_with_the_average_if_asked_to(tmp_path: Path, keep: str, av
 def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one_at_the_full_beam(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_beam: int, patience: int, epochs: int, kept: int
 ) -> None:
-    """Perplexities 5 4 | 4.5 | 3 2 9 without a beam: one epoch without a better figure after the second.
-
-    Scores 9 1 1 1 2 | 9.5 with beams 2, 3, 4, 4, ...: the third epoch is the first with the full beam, and counts as
-    the first without a better score; the sixth is the best of those that are waited for with patience 4."""
+    """With beams 2, 3, 4, 4, ... the third epoch is the first that counts as one without a better score."""
     if train_beam:
         values, beams = [9.0, 1.0, 1.0, 1.0, 2.0, 9.5, 1.0, 1.0], [2, 3, 4, 4, 4, 4, 4, 4]
         stage = {"keep": "score", "loss": {"kind": "bso", "train_beam": train_beam, "epochs_per_beam": 1}}
@@ -201,21 +191,13 @@ def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one_at_the_
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_the_optimizer_forgets_when_the_beam_grows_if_asked_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reset: bool
-) -> None:
+def test_the_optimizer_forgets_when_the_beam_grows_if_asked_to(tmp_path: Path, reset: bool) -> None:
     """Beams 2, 2, 3, 3, 3: they grow once, before the third epoch, which starts after six updates."""
     resets: list[int] = []
     loss = {"kind": "bso", "train_beam": 3, "epochs_per_beam": 2, "reset_optimizer": reset}
     trainer = trainer_of(one_stage(tmp_path, epochs=5, loss=loss, keep="last"))
-    plain = Adagrad.reset
-
-    def counted(self: Adagrad) -> None:
-        resets.append(trainer.position.update)
-        plain(self)
-
-    monkeypatch.setattr(Adagrad, "reset", counted)
-    list(trainer.events())
+    with patch.object(Adagrad, "reset", side_effect=lambda: resets.append(trainer.position.update)):
+        list(trainer.events())
     assert resets == ([6] if reset else [])
 
 
@@ -232,19 +214,12 @@ def test_a_checkpoint_is_due_every_so_many_updates_and_at_a_stages_end(tmp_path:
     ]
 
 
-def test_the_first_epoch_goes_from_short_to_long_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes: list[int] = []
-    recipe = one_stage(tmp_path, "batch.round_target=1", epochs=3, keep="last", first_epoch_by_length=True)
-    trainer = trainer_of(recipe)
-    plain = type(trainer.plan).batch
-
-    def watched(self: Any, numbers: Any, *rest: Any) -> Any:
-        batch = plain(self, numbers, *rest)
-        shapes.append(batch.target_BT.shape[1])
-        return batch
-
-    monkeypatch.setattr(type(trainer.plan), "batch", watched)
-    list(trainer.events())
+def test_the_first_epoch_goes_from_short_to_long_if_asked_to(tmp_path: Path) -> None:
+    trainer = trainer_of(one_stage(tmp_path, "batch.round_target=1", epochs=3, keep="last", first_epoch_by_length=True))
+    plain = BatchPlan.batch
+    with patch.object(BatchPlan, "batch", autospec=True, side_effect=plain) as batch:
+        list(trainer.events())
+    shapes = [plain(*call.args).target_BT.shape[1] for call in batch.call_args_list]
     assert shapes[:3] == sorted(shapes[:3]) == [2, 3, 4]
     assert sorted(shapes[3:6]) == sorted(shapes[6:]) == [2, 3, 4]
 
@@ -359,16 +334,11 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
     assert epoch_figures({})["loss_per_word"] == 0.0
 
 
-class NoRecorder(TapeRecorder):
-    """Records nothing."""
-
-    @contextmanager
-    def record(self) -> Iterator[Tape]:
-        raise RuntimeError("a copy from the host is not permitted")
-        yield Tape()
+def no_recorder() -> Mock:
+    return Mock(record=Mock(side_effect=RuntimeError("a copy from the host is not permitted")))
 
 
-def recording(monkeypatch: pytest.MonkeyPatch, *recorders: TapeRecorder) -> None:
+def recording(monkeypatch: pytest.MonkeyPatch, *recorders: TapeRecorder | Mock) -> None:
     """Searches on dev, then each stage's steps, are recorded by these."""
     monkeypatch.setattr(devices, "make_recorder", Mock(side_effect=recorders))
 
@@ -379,7 +349,7 @@ def test_steps_and_searches_that_cannot_be_captured_are_reported_once_and_train_
     recipe = small_recipe(data=short_text(tmp_path))
     plain = trainer_of(recipe)
     expected = list(plain.events())
-    recording(monkeypatch, NoRecorder(), NoRecorder())  # a third one is not asked for
+    recording(monkeypatch, no_recorder(), no_recorder())  # a third one is not asked for
     trainer = trainer_of(recipe)
     events = list(trainer.events())
     assert same_tensors(weights_of(trainer), weights_of(plain))
@@ -404,7 +374,7 @@ def test_searches_on_dev_are_recorded_once_for_all_stages_and_find_the_same(
     """Two sentences are one batch: searched in each epoch, and replayed from the second on with the new weights."""
     recipe = one_stage(tmp_path, epochs=3, keep="score", keep_beam=2)
     expected = list(trainer_of(recipe).events())
-    recording(monkeypatch, TapeRecorder(), NoRecorder())
+    recording(monkeypatch, TapeRecorder(), no_recorder())
     events = list(trainer_of(recipe).events())
     records = records_of(events, "epoch")
     assert [record["dev"] for record in records] == [record["dev"] for record in records_of(expected, "epoch")]
