@@ -1,4 +1,4 @@
-"""Memory does not grow with the input: a small share of what `tests/support/load.py` measures, with the same bounds."""
+"""Memory does not grow with the input: a small share of what `tools/load.py` measures, with the same bounds."""
 
 from pathlib import Path
 

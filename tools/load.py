@@ -1,7 +1,7 @@
 """Load, measured: memory and times of decoding many lines and of training on many pairs.
 
-    python tests/support/load.py decode RUN-PARENT 1000000      decode a million sentences from stdin
-    python tests/support/load.py train FOLDER 10000000 500      write ten million pairs, train 500 updates, start again
+    python tools/load.py decode RUN-PARENT 1000000      decode a million sentences from stdin
+    python tools/load.py train FOLDER 10000000 500      write ten million pairs, train 500 updates, start again
 
 Each prints JSON lines. Sentences are those of the generated corpus, each with a number as one more word, so that no two
 of a thousand are alike.
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 _NUMBERS = 1000
+# The generated corpus and the tables of data files are those of the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 
 def pair_lines(number: int) -> Iterator[tuple[str, str]]:
