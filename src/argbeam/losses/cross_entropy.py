@@ -12,13 +12,16 @@ from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.replay import score
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.stop_rules import StopBest
 
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
     """Minus the sum of the gold tokens' log-probabilities, over the number of sentences."""
 
-    beam = 0
+    beam, reset_optimizer, weights = 0, False, None
+    rule, stop = LogprobSum(), StopBest()
 
     def at(self, epoch: int) -> "CrossEntropy":
         return self

@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.models.lstm_decoder import LstmLayers
-from argbeam.models.network import EncoderDecoder
+from argbeam.models.network import EncoderDecoder, LstmLayers
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.passes import Restarts, decoder_pass, lstm_layer, steps_for
 from argbeam.models.recurrence.steps import (

@@ -1,28 +1,17 @@
-"""Token vectors with LSTM layers, and the decoder that starts from zeros, with a context or without."""
+"""An LSTM decoder that starts from zeros, with a context or without."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from argbeam.data.batches import Batch
+from argbeam.models.network import LstmLayers
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.passes import Restarts, lstm_layer, masked
 from argbeam.models.recurrence.steps import DECODER_SITE, OUTPUT_SITE, Masks
 from argbeam.models.state import State
-
-
-class LstmLayers(nn.Module):
-    """The weights of token vectors and LSTM layers. `context` is the width of what the first layer reads besides."""
-
-    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, *, context: int = 0) -> None:
-        super().__init__()
-        self.layers, self.hidden = layers, hidden
-        self.embedding = nn.Embedding(vocabulary, embedding)
-        first = embedding + context
-        self.inputs = nn.ModuleList(nn.Linear(first if i == 0 else hidden, 4 * hidden) for i in range(layers))
-        self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))
 
 
 class LstmDecoder(LstmLayers):

@@ -129,3 +129,15 @@ def _rows_listed(
 ) -> tuple[Float[Tensor, "G C H"], Float[Tensor, "G C"]]:
     """The layer's rows of these candidates: only they are read, and only they get a gradient."""
     return F.embedding(candidates_GC, layer.weight), F.embedding(candidates_GC, layer.bias[:, None])[..., 0]
+
+
+class LstmLayers(nn.Module):
+    """The weights of token vectors and LSTM layers. `context` is the width of what the first layer reads besides."""
+
+    def __init__(self, vocabulary: int, layers: int, hidden: int, embedding: int, *, context: int = 0) -> None:
+        super().__init__()
+        self.layers, self.hidden = layers, hidden
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        first = embedding + context
+        self.inputs = nn.ModuleList(nn.Linear(first if i == 0 else hidden, 4 * hidden) for i in range(layers))
+        self.recurrent = nn.ModuleList(nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(layers))

@@ -12,7 +12,7 @@ from argbeam.data.vocabulary import BOS
 from argbeam.losses.replay import score
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
 from argbeam.models.lstm import Encoder
-from argbeam.models.lstm_decoder import LstmLayers
+from argbeam.models.network import LstmLayers
 from small_models import SOURCES, TARGETS, Made, batch_of, conv_model, language_model, lstm_model
 
 
