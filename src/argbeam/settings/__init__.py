@@ -5,7 +5,8 @@ torch. `recipes/` holds the shipped recipes.
 """
 
 from argbeam.settings.data import IwsltData, ParsingTask, WordOrderingTask
-from argbeam.settings.recipe import ConvModel, Decode, LstmLmModel, LstmModel, Recipe, Runtime, Stage, Text
+from argbeam.settings.recipe import ConvModel, Decode, LstmLmModel, LstmModel, Recipe, Runtime, Text
+from argbeam.settings.stages import Stage
 from argbeam.settings.strict import MOST_BEAM
 
 __all__ = ["MOST_BEAM", "ConvModel", "Decode", "IwsltData", "LstmLmModel", "LstmModel", "ParsingTask", "Recipe"]
