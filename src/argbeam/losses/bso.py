@@ -106,6 +106,8 @@ class BsoStep:
         found, _ = search_with_gold(model, state, bso.successors, settings, batch, policy)
         replayed = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)
         behind_BT = replayed.rival_score_BT - replayed.gold_score_BT
+        position_T = torch.arange(gold_BT.shape[1], device=gold_BT.device)
+        broken_BT = behind_BT.isnan() & (position_T < batch.target_length_B[:, None])
         if bso.rule.adds_up:
             behind_BT = since_restart(behind_BT, found.violation_BT)
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
@@ -114,7 +116,8 @@ class BsoStep:
         # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
         cost_BT = torch.where(found.violation_BT, cost_BT, 0.0)
         loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + behind_BT)
-        total = torch.where(found.violation_BT, loss_BT, 0.0).sum()
+        # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
+        total = torch.where(found.violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
         return searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
 
 

@@ -63,7 +63,7 @@ class CrfStep:
         step_BK = found.stop_B[:, None].expand(-1, self.beam)
         place_BK = torch.arange(self.beam, device=step_BK.device).expand_as(step_BK)
         beam_BKT = prefix_tokens(beams, place_BK, step_BK)
-        alive_BK = beams.scores_TBJ[:, :, : self.beam].gather(0, step_BK[None])[0] > NEVER
+        alive_BK = beams.scores_TBJ[:, :, : self.beam].gather(0, step_BK[None])[0] != NEVER
         scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1))
         until_B = (found.stop_B + 1).minimum(length_B)
         total = _minus_log_probability(scores_BRT, beam_BKT, alive_BK, gold_BT, until_B).sum()

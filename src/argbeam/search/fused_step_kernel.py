@@ -228,7 +228,7 @@ def _prefix_scores(value, parent_score, SUMS: tl.constexpr):
     """Scores of successors from those of their newest tokens and of their parents, by row."""
     if SUMS:
         return value + parent_score[:, None]
-    return tl.where(parent_score[:, None] == -float("inf"), -float("inf"), value)
+    return tl.where(parent_score[:, None] > -float("inf"), value, parent_score[:, None])
 
 
 @triton.jit

@@ -164,7 +164,7 @@ def violations_of(
     rival_score_TB = torch.stack([v.rival_score_B for v in verdicts])
     rival_TB = torch.stack([v.rival_B for v in verdicts])
     rival_ended_TB = torch.stack([v.rival_ended_B for v in verdicts])
-    is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.scores_TBJ > NEVER)
+    is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.scores_TBJ != NEVER)
     rival_is_gold_TB = is_gold_TBJ.gather(2, rival_TB[..., None])[..., 0]
     on_beam_TB = is_gold_TBJ[:, :, :beam_size].any(2)
     last_B = stop_B = (gold.length_B - 1).clamp(min=0)

@@ -59,7 +59,8 @@ def live_rows(beam: Beam, active_B: Bool[Tensor, " B"], *, lanes: int) -> Live |
     """Live rows of the next step of the active sentences; None: all rows. With gold, `lanes` is the beam and one."""
     batch, beam_size = beam.score_BK.shape
     place_BR = torch.arange(batch * lanes, device=active_B.device).view(batch, lanes)
-    live_BK = (beam.score_BK > NEVER) & active_B[:, None]
+    # A score that is not a number counts: its row must not read the scores of another sentence.
+    live_BK = (beam.score_BK != NEVER) & active_B[:, None]
     gold_BK = live_BK & beam.is_gold_BK
     live_BK[0, 0] = True  # where all sentences are over, one row remains
     places_X = place_BR[:, :beam_size][live_BK]

@@ -49,7 +49,8 @@ class LastScore(ScoreRule):
     adds_up: ClassVar[bool] = False
 
     def prefix_scores(self, score_BK: Tensor, tokens_BKC: Tensor) -> Tensor:
-        return torch.where(score_BK[..., None] == NEVER, NEVER, tokens_BKC)
+        # A parent without a score has successors without one: dead ones, and those that are not numbers.
+        return torch.where(score_BK[..., None] > NEVER, tokens_BKC, score_BK[..., None])
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def decode_step(
     )
     score_BK, over_B, finished = best.scores_BJ, endings.over_B | died_B, endings.finished
     if stop is not None and finished is not None:
-        ended_BK = (best.tokens_BJ == EOS) & active_B[:, None] & (score_BK > NEVER)
+        ended_BK = (best.tokens_BJ == EOS) & active_B[:, None] & (score_BK != NEVER)
         priority_BK = stop.priority(rule, score_BK, ended_BK, t)
         finished = finished.add(priority_BK, rule.finished_scores(score_BK, t + 1), t)
         score_BK = score_BK.masked_fill(ended_BK, NEVER)
@@ -233,7 +233,7 @@ def _result(
     )
     dead_B, finished = endings.dead_B, endings.finished
     if finished is not None:
-        ended_BN = finished.score_BN > NEVER
+        ended_BN = finished.score_BN != NEVER
         dead_B = dead_B & ~ended_BN.any(1)  # a beam that died after something had finished took nothing away
         best_B1, place_B1 = beam.score_BK.max(1, keepdim=True)
         # The top of the beam takes the first place where nothing has finished.
@@ -243,7 +243,7 @@ def _result(
         time_BN = torch.where(top_BN, len(history) - 1, finished.time_BN)
     else:
         score_BN = beam.score_BK[:, : settings.n_best]
-        ended_BN = ~dead_B[:, None] & (score_BN > NEVER)
+        ended_BN = ~dead_B[:, None] & (score_BN != NEVER)
         places_BN = torch.arange(score_BN.shape[1], device=dead_B.device).expand_as(score_BN)
         time_BN = torch.full_like(places_BN, len(history) - 1)
     tokens_BNT = beams.tokens_TBJ[..., :0].permute(1, 2, 0)

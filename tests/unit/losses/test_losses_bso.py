@@ -303,3 +303,17 @@ def test_steps_with_different_policies_or_rules_do_not_share_a_captured_step() -
     assert bso_step(task, 2, policy=EarlyUpdate, rule=ScoreSum()) == bso_step(
         task, 2, policy=EarlyUpdate, rule=ScoreSum()
     )
+
+
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum()])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_loss_over_scores_that_are_not_numbers_is_not_a_number(policy: Callable[[float], Policy], rule: Rule) -> None:
+    """Its gradient is not, and a finite total would hide that. One sentence of three, then all of them."""
+    model = lstm(1, 3, 0.0)
+    batch = make_batch([example_of((4, 5, 6), source=(4, 5)), example_of((5,), source=(6,)), example_of((6, 4))])
+    step = bso_step(TASKS["fixed length"], 2, policy=policy, rule=rule)
+    assert step(model, batch, None).total.isfinite()
+    for token in (6, 4, 5):
+        with torch.no_grad():
+            model.get_submodule("encoder.embedding").weight[token] = torch.nan
+        assert step(model, batch, None).total.isnan()

@@ -1,6 +1,7 @@
 """Live rows against a loop over all rows, and searches over live rows alone against searches over all of them."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,3 +204,29 @@ def test_a_model_that_cannot_step_some_rows_is_searched_all_the_same() -> None:
                 assert found is not None
                 results.append((found.violation_BT.tolist(), found.rival_BT.tolist()))
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_scores_that_are_not_numbers_stay_with_their_sentence(name: str) -> None:
+    """One sentence has a source token without a vector: its scores are NaN, those of its neighbours are unchanged."""
+    *_, stop, policy = SEARCHES[name]
+    batch, broken = batch_of(3, end=stop is not None), 2
+    model = small_lstm(VOCABULARY, hidden=12, embedding=6, bound=0.6, seed=2)
+    with torch.no_grad():
+        model.encoder.embedding.weight[EOS] = torch.nan
+    source_BS = batch.source_BS.clone()
+    source_BS[broken, 0] = EOS
+    others = [row for row in range(len(source_BS) - 1) if row != broken]
+    for device in (nullcontext(), as_on_a_device()):
+        with device:
+            whole = search(model, batch, *SEARCHES[name], beam_size=3)
+            found = search(model, replace(batch, source_BS=source_BS), *SEARCHES[name], beam_size=3)
+        if policy is None:
+            assert found.score_BN[broken, 0].isnan()
+            torch.testing.assert_close(found.score_BN[others], whole.score_BN[others], rtol=0, atol=1e-10)
+            continue
+        assert found.violations is not None and whole.violations is not None
+        assert found.violations.gold_score_BT[broken, 0].isnan()
+        for ours, expected in zip(vars(found.violations).values(), vars(whole.violations).values(), strict=True):
+            if ours.dtype == torch.bool:
+                assert ours[others].tolist() == expected[others].tolist()
