@@ -35,5 +35,6 @@ from .search.successors import Unconstrained as Unconstrained
 from .search.successors import check_gold as check_gold
 from .tasks.contract import Task as Task
 from .training.optimizer import Adagrad as Adagrad
+from .training.optimizer import AdamW as AdamW
 
 __version__: str

@@ -28,6 +28,8 @@ BSO = {
     "optimizer": {**RATES, "average": 0.7},
     "keep_beam": 2,
 }
+ADAMW = {"kind": "adamw", "rate": 0.01, "weight_decay": 0.1, "warmup": 2, "schedule": "cosine", "average": 0.7}
+SMOOTHED = {"kind": "cross_entropy", "label_smoothing": 0.1}
 GENERATED = {"kind": "generated", "types": 200, "train": 12, "dev": 3, "test": 2}
 # Words of a made-up language, for runs whose every update counts: nothing is as quick as short sentences.
 SHORT = ("ba ko", "ko ba ti", "ti lu", "lu ko ti ba", "ba ti", "lu ba ko")

@@ -43,7 +43,7 @@ def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
 def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
     match loss:
         case settings.CrossEntropyLoss():
-            return CrossEntropy()
+            return CrossEntropy(loss.label_smoothing)
         case settings.BsoLoss():
             return Bso(
                 *_training_search(loss, task),

@@ -18,8 +18,12 @@ from argbeam.search.stop_rules import StopBest
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """Minus the sum of the gold tokens' log-probabilities, over the number of sentences."""
+    """Minus the sum of the gold tokens' log-probabilities, over the number of sentences.
 
+    With `label_smoothing` e the target is 1 - e on gold and e spread evenly over the vocabulary (Szegedy et al. 2016).
+    """
+
+    label_smoothing: float = 0.0
     beam, reset_optimizer, weights = 0, False, None
     rule, stop = LogprobSum(), StopBest()
 
@@ -28,16 +32,29 @@ class CrossEntropy(Loss):
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         scores_BTV = score(model, model.encode(batch, noise), batch.target_BT)
-        return gold_loss(scores_BTV, batch.target_BT, batch.target_length_B)
+        return gold_loss(scores_BTV, batch.target_BT, batch.target_length_B, smoothing=self.label_smoothing)
 
 
 def gold_loss(
-    scores_BTV: Float[Tensor, "B T V"], gold_BT: Int[Tensor, "B T"], length_B: Int[Tensor, " B"]
+    scores_BTV: Float[Tensor, "B T V"],
+    gold_BT: Int[Tensor, "B T"],
+    length_B: Int[Tensor, " B"],
+    *,
+    smoothing: float = 0.0,
 ) -> LossOutput:
-    """Minus the sum of the gold tokens' log-probabilities under these scores, over the number of sentences."""
-    loss_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
+    """Minus the sum of the gold tokens' log-probabilities under these scores, over the number of sentences.
+
+    With smoothing the sums have the plain `cross_entropy` beside the loss.
+    """
     real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
-    return per_sentence(torch.where(real_BT, loss_BT, 0.0).sum(), length_B, {})
+    if not smoothing:
+        loss_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
+        return per_sentence(torch.where(real_BT, loss_BT, 0.0).sum(), length_B, {})
+    logprobs_BTV = scores_BTV.log_softmax(2)
+    gold_logprob_BT = logprobs_BTV.gather(2, gold_BT[..., None])[..., 0]
+    loss_BT = -(1 - smoothing) * gold_logprob_BT - smoothing * logprobs_BTV.mean(2)
+    plain = -torch.where(real_BT, gold_logprob_BT.detach(), 0.0).sum()
+    return per_sentence(torch.where(real_BT, loss_BT, 0.0).sum(), length_B, {"cross_entropy": plain})
 
 
 def per_sentence(total: Float[Tensor, ""], length_B: Int[Tensor, " B"], sums: dict[str, Tensor]) -> LossOutput:

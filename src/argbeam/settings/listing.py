@@ -69,7 +69,7 @@ def accepted(annotation: Any, field: FieldInfo | None) -> str:
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(json.dumps(choice) for choice in get_args(annotation))}"
     if get_origin(annotation) is list:
-        return "a list of strings"
+        return "a list of numbers" if get_args(annotation)[0] is float else "a list of strings"
     if _members(annotation) and not tables_by_kind(annotation):
         return " or ".join(accepted(member, None).removeprefix("one of ") for member in _members(annotation))
     bounds = bounds_of(field) if field and annotation in (int, float) else ""

@@ -11,6 +11,9 @@ class CrossEntropyLoss(Settings):
     """Negative log-likelihood of the gold tokens after gold prefixes."""
 
     kind: Literal["cross_entropy"] = "cross_entropy"
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the target spread evenly over the vocabulary"
+    )
 
 
 class SequenceLoss(Settings):
@@ -29,7 +32,7 @@ class SearchLoss(SequenceLoss):
     stop: Literal["top", "best"] = Field(
         default="top", description="open-length tasks: the search ends with its top-ranked or its best hypothesis"
     )
-    reset_optimizer: bool = Field(default=False, description="reset Adagrad's sums whenever the beam grows")
+    reset_optimizer: bool = Field(default=False, description="forget past gradients whenever the beam grows")
 
     @model_validator(mode="after")
     def _beams_ordered(self) -> "SearchLoss":

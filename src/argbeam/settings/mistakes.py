@@ -58,7 +58,8 @@ def _locate(loc: Sequence[str | int]) -> _Place:
             annotation = field.annotation if field else None
             keys.append(str(element))
         elif get_origin(annotation) is list:
-            annotation, field = get_args(get_args(annotation)[0])[0], None
+            (item,) = get_args(annotation)
+            annotation, field = (get_args(item) or (item,))[0], None
             keys[-1] += f"[{element}]"
         else:
             annotation, field = get_args(annotation)[1], None

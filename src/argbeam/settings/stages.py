@@ -1,8 +1,8 @@
 """Settings of training: batches, optimizers, stages."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from argbeam.settings.losses import Loss
 from argbeam.settings.strict import MOST_BEAM, Settings
@@ -16,24 +16,62 @@ class Batching(Settings):
     round_target: int = Field(default=4, ge=1, le=1024, description="target lengths are padded to a multiple of this")
 
 
+MaxNorm = Annotated[float, Field(gt=0, description="gradients with a larger norm are scaled down to this")]
+Average = Annotated[
+    float,
+    Field(ge=0, lt=1, description="decay of a running average of the weights, scored and saved; 0: no average"),
+]
+
+
 class AdagradOptimizer(Settings):
     """Adagrad with a learning rate for each module and a bound on the gradient's norm."""
 
-    kind: Literal["adagrad"] = Field(default="adagrad", description="optimizer")
+    kind: Literal["adagrad"] = "adagrad"
     encoder: float = Field(ge=0, description="learning rate of the encoder")
     decoder: float = Field(ge=0, description="learning rate of the decoder")
     output: float = Field(ge=0, description="learning rate of the output layer")
-    max_norm: float = Field(default=5.0, gt=0, description="gradients with a larger norm are scaled down to this")
+    max_norm: MaxNorm = 5.0
     initial: float = Field(
         default=0.0, ge=0, description="initial sums of squared gradients; 0: a weight's first update is its whole rate"
     )
     epsilon: float = Field(default=1e-10, gt=0, description="added to the root of the sum, as in the authors' Adagrad")
-    average: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="decay of a running average of the weights, scored and saved; 0: no average",
+    average: Average = 0.0
+
+
+def _decays(betas: list[float]) -> list[float]:
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError("must be two numbers at least 0 and less than 1")
+    return betas
+
+
+class AdamWOptimizer(Settings):
+    """AdamW with warm-up and a schedule of its learning rate."""
+
+    kind: Literal["adamw"] = "adamw"
+    rate: float = Field(ge=0, description="learning rate, the highest of the schedule")
+    encoder_factor: float = Field(default=1.0, ge=0, description="factor of the rate in the encoder")
+    decoder_factor: float = Field(default=1.0, ge=0, description="factor of the rate in the decoder")
+    output_factor: float = Field(default=1.0, ge=0, description="factor of the rate in the output layer")
+    betas: Annotated[list[float], AfterValidator(_decays)] = Field(
+        default=[0.9, 0.98], description="decays of the running averages of gradients and of their squares"
     )
+    eps: float = Field(default=1e-8, gt=0, description="added to the root of the average of squares")
+    weight_decay: float = Field(
+        default=0.0, ge=0, description="decay of the weights at each update, times the rate; none of biases and norms"
+    )
+    warmup: int = Field(default=0, ge=0, description="updates over which the rate rises from 0")
+    schedule: Literal["constant", "cosine", "inverse_sqrt"] = Field(
+        default="constant",
+        description="rate after the warm-up: constant, half a cosine down to 0 at the stage's last update, or falling "
+        "with the root of the update",
+    )
+    max_norm: MaxNorm = 5.0
+    average: Average = 0.0
+
+
+# The paper's optimizer is the default kind.
+_with_kind = BeforeValidator(lambda table: {"kind": "adagrad", **table} if isinstance(table, dict) else table)
+Optimizer = Annotated[AdagradOptimizer | AdamWOptimizer, Field(discriminator="kind"), _with_kind]
 
 
 class Stage(Settings):
@@ -41,7 +79,7 @@ class Stage(Settings):
 
     epochs: int = Field(ge=1, lt=10**6, description="passes over the training data")
     loss: Loss = Field(description="loss to minimise")
-    optimizer: AdagradOptimizer = Field(description="optimizer of the stage")
+    optimizer: Optimizer = Field(description="optimizer of the stage")
     first_epoch_by_length: bool = Field(default=False, description="order the first epoch from short to long sentences")
     keep: Literal["perplexity", "score", "last"] = Field(
         default="score", description="epoch whose weights are kept: best dev perplexity, best dev score, or the last"

@@ -23,14 +23,12 @@ from argbeam.tasks.contract import Item, Task
 from argbeam.training.captured_step import CapturedStep
 from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, is_better, judged_value, sum_of
 from argbeam.training.events import Event, Notice, Progress, Record, Saved
-from argbeam.training.optimizer import Adagrad
+from argbeam.training.optimizer import make_optimizer
 from argbeam.training.state import Position, model_tensors, restore_stage, stage_tensors, tensors_under
 from argbeam.training.step import TrainStep
 
 # Updates between two reads of the device, each of which waits for it.
 _READ_EVERY = 50
-# The most epochs that a running average of the weights reaches back: 1 / (1 - decay) updates.
-_LONGEST_AVERAGE = 4
 # Epochs are numbered through all stages, so that no two of them share an order.
 _STAGE_EPOCHS = 1_000_000
 # Seconds after which the end of an epoch is saved, whatever the number of updates.
@@ -123,7 +121,10 @@ class Trainer:
         """With a fresh optimizer; the first stage of a resumed run with the state that was saved."""
         runtime = self.recipe.runtime
         loss = make_loss(settings.loss, self.task, width=self._output_width())
-        bf16, optimizer = runtime.precision == "bf16", self._optimizer(settings, loss)
+        if loss.weights is not None:
+            loss.weights.module.to(self.device)
+        optimizer = make_optimizer(self.model, loss, settings, updates_per_epoch=len(self.plan))
+        bf16 = runtime.precision == "bf16"
         step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=bf16, group=self.group)
         if self.resumed:
             restore_stage(self.resumed, loss, step)
@@ -211,22 +212,6 @@ class Trainer:
         yield Record({**record, "total_seconds": round(position.seconds, 3)})
         if self.captured_search is not None:
             yield from self._report_failure("searches on dev", self.captured_search.graphs)
-
-    def _optimizer(self, settings: Stage, loss: Loss) -> Adagrad:
-        groups = self.model.modules_by_rate()
-        rates = {name: getattr(settings.optimizer, name) for name in ("encoder", "decoder", "output")}
-        if loss.weights is not None:
-            groups["loss"] = list(loss.weights.module.to(self.device).parameters())
-            rates["loss"] = loss.weights.rate
-        return Adagrad(
-            groups,
-            rates=rates,
-            max_norm=settings.optimizer.max_norm,
-            epsilon=settings.optimizer.epsilon,
-            initial=settings.optimizer.initial,
-            # On a small corpus a longer average would still hold the weights that training started from.
-            average=min(settings.optimizer.average, 1 - 1 / (_LONGEST_AVERAGE * len(self.plan))),
-        )
 
     def _report_failure(self, work: str, graphs: GraphCache[Any]) -> Iterator[Notice]:
         """A notice, once, that work runs more slowly than it could, and why."""

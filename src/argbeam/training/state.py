@@ -32,7 +32,7 @@ def model_tensors(model: Network, best: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def stage_tensors(loss: Loss, step: TrainStep) -> dict[str, Tensor]:
     """The state of a stage besides the weights."""
-    tensors = {f"optimizer.{i}": v for i, v in enumerate(step.optimizer.sums)}
+    tensors = {f"optimizer.{i}": v for i, v in enumerate(step.optimizer.state)}
     tensors |= {f"average.{i}": v for i, v in enumerate(step.optimizer.averages)}
     if loss.weights is not None:
         tensors |= {f"loss.{k}": v for k, v in loss.weights.module.state_dict().items()}

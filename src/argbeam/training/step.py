@@ -13,7 +13,7 @@ from argbeam.losses.contract import StepLoss
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.runtime.group import ALONE, Group
-from argbeam.training.optimizer import Adagrad
+from argbeam.training.optimizer import Optimizer
 
 
 class Sums:
@@ -85,7 +85,7 @@ class TrainStep:
     """
 
     model: Model
-    optimizer: Adagrad
+    optimizer: Optimizer
     seed: int
     device: torch.device
     bf16: bool = False

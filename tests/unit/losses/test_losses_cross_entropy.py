@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from argbeam.data.batches import make_batch
 from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.replay import score
 from loss_cases import EXAMPLES, MODELS, assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import alone, noise_alone, prefix_logprob
 
@@ -38,3 +40,20 @@ def test_a_model_that_finds_all_words_alike_has_the_vocabulary_as_its_perplexity
             parameter.zero_()
     sums = CrossEntropy()(network, make_batch(EXAMPLES, size=4), None).sums
     assert math.exp(sums["loss"] / sums["words"]) == pytest.approx(9.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["LSTM, 2 layers", "attention with a cache"])
+def test_smoothed_labels_are_torchs_and_the_plain_loss_is_reported_beside(name: str) -> None:
+    """Sentence by sentence, unpadded, against torch's own; both ways of reading gold: one pass, and step by step."""
+    network = MODELS[name](1, 0.3)
+    batch, noise = noisy_batch(EXAMPLES, size=5, source_length=7, target_length=8)
+    out = CrossEntropy(label_smoothing=0.1)(network, batch, noise)
+    singles, plain = [], []
+    for row, example in enumerate(EXAMPLES):
+        one, gold_T = alone(batch, row), torch.tensor(example.target)
+        scores_TV = score(network, network.encode(one, noise_alone(noise, row)), gold_T[None])[0]
+        singles.append(F.cross_entropy(scores_TV, gold_T, label_smoothing=0.1, reduction="sum"))
+        plain.append(F.cross_entropy(scores_TV, gold_T, reduction="sum").item())
+    assert_same_loss(out.total, torch.stack(singles).sum(), network)
+    assert out.sums["cross_entropy"].item() == pytest.approx(sum(plain))
+    assert out.sums["loss"] == out.total

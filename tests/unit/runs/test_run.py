@@ -28,8 +28,11 @@ from argbeam.tasks.contract import Score
 from argbeam.training.events import Notice, Saved
 from refusals import refusal
 from small_runs import (
+    ADAMW,
+    BSO,
     PRETRAIN,
     RATES,
+    SMOOTHED,
     final_tensors,
     finish,
     one_epoch,
@@ -72,6 +75,28 @@ def test_a_run_stopped_after_any_update_goes_on_to_the_same_end(whole: Whole, tm
     assert not (tmp_path / "model").exists()
     said = list(texts(finish(recipe, tmp_path)))
     assert said[0] == f"{tmp_path}: resuming from update {updates} (checkpoint-{updates:09d}.safetensors)"
+    assert_same_end(tmp_path, undisturbed)
+
+
+@pytest.fixture(scope="module")
+def adamw(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The same with AdamW, warm-up, a cosine and smoothed labels in the first stage, and AdamW reset in the second."""
+    folder = tmp_path_factory.mktemp("adamw")
+    stages = {"pretrain": {**PRETRAIN, "loss": SMOOTHED}, "bso": {**BSO, "epochs": 2}}
+    table = {name: {**stage, "optimizer": ADAMW} for name, stage in stages.items()}
+    recipe = small_recipe(data=short_text(folder), stages=table)
+    finish(recipe, folder / "run")
+    return recipe, folder / "run"
+
+
+@pytest.mark.parametrize("updates", [1, 3, 4, 8, 11])
+def test_a_run_with_adamw_stopped_and_resumed_goes_on_to_the_same_end(
+    adamw: Whole, tmp_path: Path, updates: int
+) -> None:
+    """In the warm-up, at an epoch's end, in the cosine, before and after a reset: moments and schedule are saved."""
+    recipe, undisturbed = adamw
+    stop_after(recipe, tmp_path, updates)
+    finish(recipe, tmp_path)
     assert_same_end(tmp_path, undisturbed)
 
 

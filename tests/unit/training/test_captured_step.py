@@ -38,10 +38,11 @@ from argbeam.search.score_rules import ScoreSum
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel
 from argbeam.training.captured_step import CapturedStep
-from argbeam.training.optimizer import Adagrad
+from argbeam.training.optimizer import Adagrad, AdamW
+from argbeam.training.schedule import RateSchedule, cosine
 from argbeam.training.step import Sums, TrainStep
 from small_runs import same_tensors
-from tape import as_on_a_device
+from tape import TapeRecorder, as_on_a_device
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
@@ -50,6 +51,7 @@ ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 CONBSO = Bso(Permutation(), 3, open_length=False, epochs_per_beam=1)
 LOSSES: dict[str, Loss] = {
     "cross-entropy": CrossEntropy(),
+    "smoothed": CrossEntropy(label_smoothing=0.1),
     "bso": replace(CONBSO, successors=Unconstrained(VOCABULARY, end_symbol=False)),
     "conbso": CONBSO,
     "early update": replace(CONBSO, policy=EarlyUpdate),
@@ -164,8 +166,8 @@ def on_cuda(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def weights_of(step: TrainStep) -> dict[str, Tensor]:
-    """The weights as they are now, those of the loss included, and Adagrad's sums."""
-    named = {"weight": step.optimizer.parameters, "sum": step.optimizer.sums}
+    """The weights as they are now, those of the loss included, and the optimizer's state."""
+    named = {"weight": step.optimizer.parameters, "state": step.optimizer.state}
     return {f"{name} {i}": value.detach().clone() for name, values in named.items() for i, value in enumerate(values)}
 
 
@@ -235,6 +237,40 @@ def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) 
     assert len(stepper.graphs.entries) == 3
     assert same_tensors(weights_of(eager), weights_of(captured))
     assert eager.sums.read() == captured.sums.read()
+
+
+def adamw_on(device: torch.device) -> tuple[Network, AdamW]:
+    """Three updates of warm-up in a cosine of twenty."""
+    model, rates = model_on(device), {"encoder": 0.01, "decoder": 0.02, "output": 0.02}
+    schedule = RateSchedule(cosine, 3, 20)
+    kinds = model.modules_by_rate()
+    return model, AdamW(kinds, rates=rates, max_norm=1.0, weight_decay=0.1, schedule=schedule, average=0.9)
+
+
+def test_steps_with_adamw_are_captured_and_ask_for_no_value_on_the_host() -> None:
+    eager, captured = (RecordableStep(*adamw_on(CPU), 1, CPU) for _ in range(2))
+    with NothingForTheHost():
+        train(eager, CrossEntropy(), epochs=2)
+    train(CapturedStep(captured, captured.recorder), CrossEntropy(), epochs=2)
+    assert same_tensors(weights_of(eager), weights_of(captured))
+
+
+def test_an_update_of_adamw_played_again_goes_on_with_its_schedule() -> None:
+    """A tape of its operations: rate, bias corrections and average are read from the device. A tape is written while
+    its operations run, so that the state before it is put back."""
+    (_, eager), (_, played) = adamw_on(CPU), adamw_on(CPU)
+    gradients = [torch.ones_like(p) for p in eager.parameters]
+    tensors = [*played.parameters, *played.state, *played.averages]
+    before = [tensor.detach().clone() for tensor in tensors]
+    with TapeRecorder().record() as tape:
+        played.step(gradients)
+    for tensor, value in zip(tensors, before, strict=True):
+        tensor.data.copy_(value)
+    for _ in range(6):
+        eager.step(gradients)
+        tape.replay()
+    assert all(map(torch.equal, [*eager.parameters, *eager.state, *eager.averages], tensors))
+    assert eager.update == 6
 
 
 @pytest.fixture(scope="module")
@@ -406,7 +442,7 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
         if loss.weights is not None:
             loss.weights.module.double()
     whole, split = (cpu_step(loss) for loss in losses)
-    for total in (*whole.optimizer.sums, *split.optimizer.sums):
+    for total in (*whole.optimizer.state, *split.optimizer.state):
         total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
     batch, tried = plan().batch(numbers), list[int]()
     stepper = CapturedStep(split, split.recorder) if captured else split
@@ -436,6 +472,17 @@ def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: 
 def cuda_step(loss: Loss | None, *, kind: Kind = LstmModel, group: Group = ALONE) -> TrainStep:
     model = model_on(torch.device("cuda"), kind)
     return TrainStep(model, optimizer_of(model, loss), 1, torch.device("cuda"), group=group)
+
+
+@on_cuda
+def test_adamw_in_cuda_graphs_gives_the_eager_numbers() -> None:
+    device = torch.device("cuda")
+    eager, captured = (TrainStep(*adamw_on(device), 1, device) for _ in range(2))
+    stepper = CapturedStep(captured, CudaRecorder())
+    train(stepper, CrossEntropy(), epochs=3)
+    train(eager, CrossEntropy(), epochs=3)
+    assert_same_step(eager, captured)
+    assert (stepper.graphs.failure, stepper.graphs.captures > 0) == (None, True)
 
 
 @on_cuda
