@@ -36,9 +36,9 @@ def test_a_decoder_of_ones_own_sorts_better_after_bso(own_decoder: ModuleType) -
 
 @pytest.mark.slow
 def test_a_transformer_sorts_better_after_bso() -> None:
-    """At beam 5 three seeds gave 85 to 90 % after cross-entropy, 83 to 85 % after more of it, 89 to 93 % after BSO."""
+    """At beam 5 two seeds gave 83 % after cross-entropy, 82 to 84 % after more of it, 99 % after BSO with sums."""
     results = importlib.import_module("transformer").main()
-    assert results["BSO"][5] > max(0.85, results["more cross-entropy"][5])
+    assert results["BSO"][5] > max(0.95, results["more cross-entropy"][5] + 0.05)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
