@@ -158,7 +158,7 @@ def main() -> dict[str, dict[int, float]]:
 
     improve("cross-entropy", model, CrossEntropy(), epochs=16)
     improve("more cross-entropy", copy.deepcopy(model), CrossEntropy(), epochs=12)
-    # Prefixes are ranked by the sum of their scores: a Transformer's newest score alone says little of the tokens before.
+    # Sums of scores rank the prefixes: a Transformer's newest score alone says little of the tokens before it.
     bso = Bso(Permutation(), train_beam=6, epochs_per_beam=1, open_length=False, rule=ScoreSum())
     improve("BSO", model, bso, epochs=12)
     return results
