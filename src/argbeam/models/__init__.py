@@ -15,20 +15,28 @@ from argbeam.models.contract import Model, Network
 from argbeam.models.conv import ConvSeq2Seq
 from argbeam.models.language_model import LstmLanguageModel
 from argbeam.models.lstm import LstmSeq2Seq
-from argbeam.settings import recipe as settings
+from argbeam.models.transformer import Transformer, TransformerLm
+from argbeam.settings import models as settings
 
 
-def make_model(model: settings.Model, *, source_vocabulary: int, target_vocabulary: int) -> Network:
-    """The model that a recipe asks for, its weights still to be drawn."""
-    sizes: dict[str, Any] = model.model_dump(include={"layers", "hidden", "embedding", "dropout"})
-    sides = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+def make_model(
+    model: settings.Model, *, source_vocabulary: int, target_vocabulary: int, ordered_source: bool = True
+) -> Network:
+    """The model that a recipe asks for, its weights still to be drawn; `ordered_source`: no bag of words."""
+    sides: dict[str, Any] = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+    shared = {"layers", "hidden", "dropout"}
+    lstm: dict[str, Any] = model.model_dump(include={*shared, "embedding"})
+    transformer: dict[str, Any] = model.model_dump(include={*shared, "heads", "feed_forward", "tied"})
     match model:
         case settings.LstmModel():
-            return LstmSeq2Seq(**sides, **sizes, input_feeding=model.input_feeding)
+            return LstmSeq2Seq(**sides, **lstm, input_feeding=model.input_feeding)
         case settings.LstmLmModel():
-            return LstmLanguageModel(vocabulary=target_vocabulary, **sizes)
+            return LstmLanguageModel(vocabulary=target_vocabulary, **lstm)
         case settings.ConvModel():
-            return ConvSeq2Seq(**sides, **sizes, window=model.window, positions=model.positions)
+            return ConvSeq2Seq(**sides, **lstm, window=model.window, positions=model.positions)
+        case settings.TransformerModel() | settings.TransformerLmModel():
+            made = Transformer if isinstance(model, settings.TransformerModel) else TransformerLm
+            return made(**sides, **transformer, rotary=model.positions == "rotary", ordered_source=ordered_source)
 
 
 def load_weights(model: Network | nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
@@ -43,4 +51,5 @@ def load_weights(model: Network | nn.Module, tensors: Mapping[str, Tensor], pref
             weight.copy_(saved)
 
 
-__all__ = ["ConvSeq2Seq", "LstmLanguageModel", "LstmSeq2Seq", "Model", "Network", "load_weights", "make_model"]
+__all__ = ["ConvSeq2Seq", "LstmLanguageModel", "LstmSeq2Seq", "Model", "Network", "Transformer", "TransformerLm"]
+__all__ += ["load_weights", "make_model"]

@@ -74,8 +74,8 @@ class Shortcuts(Protocol):
 class Network(Model, Protocol):
     """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed."""
 
-    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
-        """Draw every weight uniformly from [-bound, bound]."""
+    def initialise(self, *, bound: float | None, generator: torch.Generator) -> None:
+        """Draw every weight uniformly from [-bound, bound], or, with None, as is usual for its layer."""
 
     def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
         """Start the word vectors listed from given ones; the others stay as drawn."""

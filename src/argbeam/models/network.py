@@ -1,5 +1,6 @@
 """What the networks of recipes share: an output layer, and all that follows from an encoder and a decoder."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,10 +34,12 @@ class EncoderDecoder(nn.Module):
     decoder: ReadsTokens
     output_layer: nn.Linear
 
-    def initialise(self, *, bound: float, generator: torch.Generator) -> None:
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+    def initialise(self, *, bound: float | None, generator: torch.Generator) -> None:
+        if bound is None:
+            _draw_usual(self, generator)
+            return
+        for parameter in self.parameters():
+            _draw_uniform(parameter, bound, generator)
 
     def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
         with torch.no_grad():
@@ -46,10 +49,12 @@ class EncoderDecoder(nn.Module):
                         part.embedding.weight[row].copy_(vector)
 
     def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
+        output = list(self.output_layer.parameters())
+        tied = {id(parameter) for parameter in output}
         return {
             "encoder": [] if self.encoder is None else list(self.encoder.parameters()),
-            "decoder": list(self.decoder.parameters()),
-            "output": list(self.output_layer.parameters()),
+            "decoder": [parameter for parameter in self.decoder.parameters() if id(parameter) not in tied],
+            "output": output,
         }
 
     def output(self, state: State) -> Float[Tensor, "N H"]:
@@ -129,6 +134,29 @@ def _rows_listed(
 ) -> tuple[Float[Tensor, "G C H"], Float[Tensor, "G C"]]:
     """The layer's rows of these candidates: only they are read, and only they get a gradient."""
     return F.embedding(candidates_GC, layer.weight), F.embedding(candidates_GC, layer.bias[:, None])[..., 0]
+
+
+def _draw_uniform(weight: Tensor, bound: float, generator: torch.Generator) -> None:
+    """Drawn on the CPU: the same on every device."""
+    with torch.no_grad():
+        weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+
+
+def _draw_usual(network: EncoderDecoder, generator: torch.Generator) -> None:
+    """Products uniform (Glorot & Bengio 2010), vectors and the output layer normal with a variance of one over their
+    width, biases 0, norms the identity."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            _draw_uniform(module.weight, math.sqrt(6 / (module.in_features + module.out_features)), generator)
+        if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+    tables = [part.embedding.weight for part in (network.encoder, network.decoder) if part is not None]
+    with torch.no_grad():
+        for table_VH in (*tables, network.output_layer.weight):
+            deviation = table_VH.shape[1] ** -0.5
+            table_VH.copy_(torch.empty(table_VH.shape).normal_(0.0, deviation, generator=generator))
 
 
 class LstmLayers(nn.Module):

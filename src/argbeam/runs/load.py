@@ -179,7 +179,12 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
     task = task_of(recipe, found)
     chosen = devices.choose_device(device or recipe.runtime.device)
-    model = make_model(recipe.model, source_vocabulary=len(task.source), target_vocabulary=len(task.target)).to(chosen)
+    model = make_model(
+        recipe.model,
+        source_vocabulary=len(task.source),
+        target_vocabulary=len(task.target),
+        ordered_source=recipe.ordered_source,
+    ).to(chosen)
     with interpreting(found.path):
         load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
     recorder = devices.make_recorder(recipe.runtime, chosen)

@@ -93,7 +93,12 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
 
 def build_model(recipe: Recipe, task: Task) -> Network:
     """The recipe's model with weights drawn from its seed."""
-    model = make_model(recipe.model, source_vocabulary=len(task.source), target_vocabulary=len(task.target))
+    model = make_model(
+        recipe.model,
+        source_vocabulary=len(task.source),
+        target_vocabulary=len(task.target),
+        ordered_source=recipe.ordered_source,
+    )
     model.initialise(bound=recipe.model.init, generator=torch.Generator().manual_seed(recipe.seed))
     return model
 

@@ -5,9 +5,10 @@ torch. `recipes/` holds the shipped recipes.
 """
 
 from argbeam.settings.data import IwsltData, ParsingTask, WordOrderingTask
-from argbeam.settings.recipe import ConvModel, Decode, LstmLmModel, LstmModel, Recipe, Runtime, Text
+from argbeam.settings.models import ConvModel, LstmLmModel, LstmModel, Model, TransformerLmModel, TransformerModel
+from argbeam.settings.recipe import Decode, Recipe, Runtime, Text
 from argbeam.settings.stages import Stage
 from argbeam.settings.strict import MOST_BEAM
 
-__all__ = ["MOST_BEAM", "ConvModel", "Decode", "IwsltData", "LstmLmModel", "LstmModel", "ParsingTask", "Recipe"]
-__all__ += ["Runtime", "Stage", "Text", "WordOrderingTask"]
+__all__ = ["MOST_BEAM", "ConvModel", "Decode", "IwsltData", "LstmLmModel", "LstmModel", "Model", "ParsingTask"]
+__all__ += ["Recipe", "Runtime", "Stage", "Text", "TransformerLmModel", "TransformerModel", "WordOrderingTask"]

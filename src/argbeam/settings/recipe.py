@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WrapValidator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
 
 from argbeam.settings.data import Data, Task
 from argbeam.settings.losses import MrtLoss, SearchLoss
+from argbeam.settings.models import LstmLmModel, LstmModel, Model
 from argbeam.settings.stages import Batching, Stage
-from argbeam.settings.strict import MOST_BEAM, MOST_LAYERS, MOST_WIDTH, Settings
+from argbeam.settings.strict import MOST_BEAM, Settings
 
 
 class Text(Settings):
@@ -32,52 +33,6 @@ class Text(Settings):
         if least > most:
             raise ValueError(f"min_length = {least} is more than max_length = {most}; nothing fits")
         return self
-
-
-class ModelSizes(Settings):
-    """Keys of all models."""
-
-    layers: int = Field(default=1, ge=1, le=MOST_LAYERS, description="LSTM layers of the decoder and an LSTM encoder")
-    hidden: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the hidden states")
-    embedding: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the word vectors")
-    dropout: float = Field(default=0.2, ge=0, lt=1, description="dropout between layers and before the output layer")
-    init: float = Field(default=0.1, ge=0, le=1000, description="initial weights are uniform from -init to init")
-    vectors: str = Field(default="", description="file of word2vec vectors, relative to data.root; empty: none")
-    vectors_scale: float = Field(default=1.0, gt=0, description="factor of the word2vec vectors")
-
-
-class LstmModel(ModelSizes):
-    """LSTM encoder and decoder with global attention."""
-
-    kind: Literal["lstm"] = "lstm"
-    input_feeding: bool = Field(default=True, description="the attention's output is part of the next step's input")
-
-
-class LstmLmModel(ModelSizes):
-    """An LSTM language model: it reads no source."""
-
-    kind: Literal["lstm_lm"] = "lstm_lm"
-
-
-def _odd(number: int) -> int:
-    if number % 2 == 0:
-        raise ValueError("must be odd: as many words to the left as to the right")
-    return number
-
-
-class ConvModel(ModelSizes):
-    """Convolutional encoder with dot-product attention, LSTM decoder."""
-
-    kind: Literal["conv"] = "conv"
-    window: Annotated[int, AfterValidator(_odd)] = Field(
-        default=5, ge=1, description="words in the encoder's window; odd"
-    )
-    positions: int = Field(default=60, ge=1, le=10**6, description="positions with vectors; later ones share the last")
-
-
-# The paper's model is the default kind.
-_with_kind = BeforeValidator(lambda model: {"kind": "lstm", **model} if isinstance(model, dict) else model)
-Model = Annotated[LstmModel | LstmLmModel | ConvModel, Field(discriminator="kind"), _with_kind]
 
 
 def _power(value: Any, accept: Callable[[Any], Any]) -> Any:
@@ -164,6 +119,11 @@ class Recipe(Settings):
     start: str = Field(default="", description="finished run to take weights and vocabulary from; empty: none")
     decode: Decode = Decode()
     runtime: Runtime = Runtime()
+
+    @property
+    def ordered_source(self) -> bool:
+        """Whether the order of a source means something; in word ordering it is a bag of words."""
+        return self.task.kind != "word_ordering"
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Recipe":

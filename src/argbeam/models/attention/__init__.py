@@ -1,0 +1,1 @@
+"""Parts of Transformers: layers, the cache of keys and values, positions."""

@@ -1,0 +1,186 @@
+"""A Transformer's decoder: one token at a time with a cache, or given tokens in one pass.
+
+Letters as in `cache`; Y = query, key and value side by side, Q queries, X rows or some of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from argbeam.data.batches import Batch
+from argbeam.models.attention.cache import Cache, Memory, as_bias, attend, seen_by_pairs
+from argbeam.models.attention.layers import Positions, Stack, vectors_of, with_mask, working_dtype
+from argbeam.models.noise import Noise
+from argbeam.models.recurrence.steps import DECODER_SITE
+from argbeam.models.state import Places, State
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Keys and values of the source, one row per sentence, for each layer that attends to them."""
+
+    slots: Sequence[Float[Tensor, "B S X"]]
+    bias_B1S: Float[Tensor, "B 1 S"]
+
+
+class TransformerDecoder(Stack):
+    """Layers over the tokens read so far, after a prompt if there is one, and over the source if they cross."""
+
+    def start(
+        self,
+        batch: Batch,
+        noise: Noise | None,
+        *,
+        dropout: float,
+        prompts: Sequence[Float[Tensor, "B S X"]] = (),
+        sources: Sequence[Float[Tensor, "B S X"]] = (),
+    ) -> State:
+        """The state before the first token; the keys and values of each layer's prompt, or of its source."""
+        weight_VH, batch_size, steps = self.embedding.weight, batch.source_BS.shape[0], batch.target_BT.shape[1]
+        real_BS, dtype = source_mask(batch), working_dtype(weight_VH)
+        prompt_BS = real_BS if prompts else real_BS[:, :0]
+        none_B0X = torch.empty(batch_size, 0, 2 * self.hidden, dtype=dtype, device=weight_VH.device)
+        memories = [Memory(slots_BSX) for slots_BSX in prompts or [none_B0X] * len(self.layers)]
+        return State(
+            sentence={
+                "cache": Cache(memories, prompt_BS, used=prompt_BS.shape[1], steps=steps),
+                "sources": Sources(sources, as_bias(real_BS[:, None], dtype)),
+                "masks": self.masks(noise, DECODER_SITE, steps=steps, rate=dropout),
+                "positions": self.positions(max(steps, 16)),
+            },
+            hypothesis={
+                "slots": torch.zeros(batch_size, 0, dtype=torch.int64, device=weight_VH.device),
+                "output": weight_VH.new_zeros(batch_size, self.hidden),
+            },
+        )
+
+    def step(
+        self, state: State, tokens_X: Int[Tensor, " X"], rows_X: Int[Tensor, " X"] | None, places: Places | None
+    ) -> State:
+        """The state after one more token; the slots of the tokens before it are read through `rows_X`."""
+        shared, time, width = state.sentence, state.time, self.hidden
+        cache: Cache = shared["cache"]
+        sources: Sources = shared["sources"]
+        positions: Positions = shared["positions"].until(time + 1)
+        here, rows = positions.part(time, 1), _Rows.of(tokens_X, len(cache.prompt_BS), places)
+        slots_XT = state.hypothesis["slots"] if rows_X is None else state.hypothesis["slots"].index_select(0, rows_X)
+        slots_XT = torch.cat([slots_XT, (cache.used + rows.place_X % rows.lanes)[:, None]], 1)
+        dtype, slots = working_dtype(self.embedding.weight), cache.used + rows.lanes
+        bias_BRA = rows.grid(rows.shaped(cache.bias(slots_XT, rows.sentence_X, slots=slots, dtype=dtype)))
+        first, noise = shared["masks"].each(lambda mask_BTW: rows.of_sentence(mask_BTW[:, time]))
+        x_BRH = with_mask(here.add(vectors_of(self.embedding, rows.shaped(tokens_X))), first)
+        memories = []
+        for i, layer in enumerate(self.layers):
+            qkv_BRY = rows.grid(here.turn(layer.queries_keys_values(x_BRH)))
+            memory, slots_BAX = cache.append(i, qkv_BRY[..., width:])
+            memories.append(memory)
+            found_BRH = attend(qkv_BRY[..., :width], slots_BAX, bias_BRA, self.heads)
+            x_BRH = layer.add_own(x_BRH, rows.taken(found_BRH), noise[i])
+            if sources.slots:
+                query_BRH = rows.grid(layer.source_queries(x_BRH))
+                found_BRH = attend(query_BRH, sources.slots[i], sources.bias_B1S, self.heads)
+                x_BRH = layer.add_source(x_BRH, rows.taken(found_BRH), noise[i])
+            x_BRH = layer.add_wide(x_BRH, noise[i])
+        output_XH = self.norm(x_BRH).flatten(0, 1)
+        shared = {**shared, "cache": cache.after(memories, rows.lanes), "positions": positions}
+        return State(shared, {"slots": slots_XT, "output": output_XH}, time + 1)
+
+    def read(
+        self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None
+    ) -> Float[Tensor, "T N H"]:
+        """The last layer's output after each token, from the first token on; restarts as in `Unrolls`."""
+        assert state.time == 0, "tokens are read from the first one on"
+        shared, steps, width = state.sentence, len(read_TN), self.hidden
+        cache: Cache = shared["cache"]
+        sources: Sources = shared["sources"]
+        positions: Positions = shared["positions"].until(steps).part(0, steps)
+        first, noise = shared["masks"].each(lambda mask_BTW: mask_BTW[:, None, :steps])
+        tokens_BRT = read_TN.view(steps, len(cache.prompt_BS), -1).permute(1, 2, 0)
+        x_BRTH = with_mask(positions.add(vectors_of(self.embedding, tokens_BRT)), first)
+        # A rival and its gold see one another: their tokens lie in one row. Other rows see their own tokens alone.
+        start, end = (1, 2) if restarted_TB is not None else (0, 1)
+        repeats = 1 if restarted_TB is not None else tokens_BRT.shape[1]
+        bias_GQA = _bias_of(cache, steps, restarted_TB, dtype=working_dtype(self.embedding.weight))
+        if bias_GQA is not None:
+            bias_GQA = bias_GQA.repeat_interleave(repeats, 0)
+        for i, layer in enumerate(self.layers):
+            qkv_GQY = positions.turn(layer.queries_keys_values(x_BRTH)).flatten(start, end)
+            slots_GAX = qkv_GQY[..., width:]
+            if cache.used:
+                prompt_GSX = cache.memories[i].slots_BAX.repeat_interleave(repeats, 0)
+                slots_GAX = torch.cat([prompt_GSX.to(slots_GAX.dtype), slots_GAX], 1)
+            found_GQH = attend(qkv_GQY[..., :width], slots_GAX, bias_GQA, self.heads)
+            x_BRTH = layer.add_own(x_BRTH, found_GQH.view(x_BRTH.shape), noise[i])
+            if sources.slots:
+                query_BQH = layer.source_queries(x_BRTH).flatten(1, 2)
+                found_BQH = attend(query_BQH, sources.slots[i], sources.bias_B1S, self.heads)
+                x_BRTH = layer.add_source(x_BRTH, found_BQH.view(x_BRTH.shape), noise[i])
+            x_BRTH = layer.add_wide(x_BRTH, noise[i])
+        output_BRTH: Tensor = self.norm(x_BRTH)
+        return output_BRTH.permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def source_mask(batch: Batch) -> Bool[Tensor, "B S"]:
+    """True at the source's tokens, false at padding."""
+    return torch.arange(batch.source_BS.shape[1], device=batch.source_BS.device) < batch.source_length_B[:, None]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a step: all `lanes` rows of every sentence, as (B, R, ...), or `some` of them, as (X, 1, ...).
+
+    Attention takes as many rows of each sentence: zeros stand for the others.
+    """
+
+    place_X: Int[Tensor, " X"]
+    lanes: int
+    sentences: int
+    some: bool
+
+    @staticmethod
+    def of(tokens_X: Int[Tensor, " X"], sentences: int, places: Places | None) -> "_Rows":
+        if places is not None:
+            return _Rows(places.place_X, places.lanes, sentences, some=True)
+        place_X = torch.arange(len(tokens_X), device=tokens_X.device)
+        return _Rows(place_X, len(tokens_X) // sentences, sentences, some=False)
+
+    @property
+    def sentence_X(self) -> Int[Tensor, " X"]:
+        return self.place_X // self.lanes
+
+    def shaped(self, x_X: Shaped[Tensor, "X *H"]) -> Shaped[Tensor, "B R *H"]:
+        return x_X[:, None] if self.some else x_X.reshape(self.sentences, self.lanes, *x_X.shape[1:])
+
+    def of_sentence(self, x_BH: Float[Tensor, "B H"]) -> Float[Tensor, "B 1 H"]:
+        """What holds for all rows of a sentence."""
+        return (x_BH.index_select(0, self.sentence_X) if self.some else x_BH)[:, None]
+
+    def grid(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R H"]:
+        """Every sentence's rows together."""
+        if not self.some:
+            return x_BRH
+        grid_BRH = x_BRH.new_zeros(self.sentences, self.lanes, x_BRH.shape[2])
+        grid_BRH.flatten(0, 1).index_copy_(0, self.place_X, x_BRH[:, 0])
+        return grid_BRH
+
+    def taken(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R H"]:
+        """The rows from where `grid` put them."""
+        return x_BRH.flatten(0, 1).index_select(0, self.place_X)[:, None] if self.some else x_BRH
+
+
+def _bias_of(
+    cache: Cache, steps: int, restarted_TB: Bool[Tensor, "T B"] | None, *, dtype: torch.dtype
+) -> Float[Tensor, "B Q A"] | None:
+    """What tokens read in one pass see: the prompt, then themselves; None: the tokens before them and nothing else."""
+    if restarted_TB is not None:
+        seen_BQQ = seen_by_pairs(restarted_TB)
+    elif cache.used:
+        time_T = torch.arange(steps, device=cache.prompt_BS.device)
+        seen_BQQ = (time_T <= time_T[:, None]).expand(len(cache.prompt_BS), -1, -1)
+    else:
+        return None
+    prompt_BQS = cache.prompt_BS[:, None].expand(-1, seen_BQQ.shape[1], -1)
+    return as_bias(torch.cat([prompt_BQS, seen_BQQ], 2), dtype)
