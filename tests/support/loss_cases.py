@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
+from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Transformer, TransformerLm
 from argbeam.models.noise import Noise
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from loss_oracles import CachedAttention, gradients
 from oracles import Next, Tokens, permutation, shift_reduce, unconstrained
-from transformer import Transformer
+from transformer import Transformer as ExampleTransformer
 
 WORDS = (1, 4, 5, 6)  # UNK is a word like any other
 VOCABULARY = 9
@@ -135,9 +135,16 @@ def convolution(seed: int, dropout: float) -> nn.Module:
     return initialised(ConvSeq2Seq(layers=1 + seed % 2, dropout=dropout, window=3, positions=3, **sizes), seed)
 
 
-def transformer(seed: int, dropout: float) -> nn.Module:
+def transformer(kind: type[Transformer | TransformerLm], seed: int, dropout: float) -> nn.Module:
+    """With either kind of positions, tied vectors or not, and sources with order or without."""
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 4, "heads": 2}
+    choices = {"rotary": seed % 2 == 0, "tied": seed % 3 > 0, "ordered_source": seed % 5 > 0}
+    return initialised(kind(layers=1 + seed % 2, feed_forward=5, dropout=dropout, **sizes, **choices), seed)
+
+
+def example_transformer(seed: int, dropout: float) -> nn.Module:
     """The example's, which reads gold and rivals in one pass. It has no dropout."""
-    return drawn(Transformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=1 + seed % 2, longest=12), seed)
+    return drawn(ExampleTransformer(vocabulary=VOCABULARY, hidden=4, heads=2, layers=1 + seed % 2, longest=12), seed)
 
 
 MODELS: dict[str, Callable[[int, float], nn.Module]] = {
@@ -146,8 +153,11 @@ MODELS: dict[str, Callable[[int, float], nn.Module]] = {
     "attention with a cache": attention,
     "language model": language_model,
     "convolutional encoder": convolution,
-    "Transformer": transformer,
+    "example's Transformer": example_transformer,
+    "Transformer": lambda seed, dropout: transformer(Transformer, seed, dropout),
+    "Transformer, decoder only": lambda seed, dropout: transformer(TransformerLm, seed, dropout),
 }
+TRANSFORMERS = ("Transformer", "Transformer, decoder only")
 
 
 def drawn_case(data: st.DataObject, task: Task, models: Sequence[str] = ()) -> tuple[nn.Module, Batch, Noise | None]:

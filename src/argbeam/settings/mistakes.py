@@ -32,12 +32,13 @@ def first_mistake(errors: Sequence[ErrorDetails], where: str, overridden: Sequen
 
 @dataclass(frozen=True)
 class _Place:
-    """Place of an error in the recipe: its keys, their definition, and the table around it."""
+    """Place of an error in the recipe: its keys, their definition, the table around it, all kinds of that table."""
 
     keys: tuple[str, ...]
     annotation: Any
     field: FieldInfo | None
     owner: type[BaseModel]
+    others: dict[str, type[BaseModel]]
 
 
 def _locate(loc: Sequence[str | int]) -> _Place:
@@ -45,15 +46,17 @@ def _locate(loc: Sequence[str | int]) -> _Place:
     annotation: Any = Recipe
     owner: type[BaseModel] = Recipe
     field: FieldInfo | None = None
+    others: dict[str, type[BaseModel]] = {}
     for element in loc:
         members = tables_by_kind(annotation)
         if members and element == "kind":  # of a table whose kind is missing or unknown
             annotation = Literal[tuple(members)]
             keys.append("kind")
         elif members:  # pydantic puts the kind into the location; it is no key
-            annotation = members[str(element)]
+            annotation, others = members[str(element)], members
         elif is_table(annotation):
             owner = annotation
+            others = others if owner in others.values() else {}
             field = owner.model_fields.get(str(element))
             annotation = field.annotation if field else None
             keys.append(str(element))
@@ -66,13 +69,16 @@ def _locate(loc: Sequence[str | int]) -> _Place:
             keys.append(str(element))
     if is_table(annotation):
         owner = annotation
-    return _Place(tuple(keys), annotation, field, owner)
+    return _Place(tuple(keys), annotation, field, owner, others)
 
 
 def _explain(error: ErrorDetails, place: _Place) -> str:
     key, value = dotted(place.keys), error["input"]
     match error["type"]:
         case "extra_forbidden":
+            if others := [kind for kind, table in place.others.items() if place.keys[-1] in table.model_fields]:
+                table, own = dotted(place.keys[:-1]), place.owner.model_fields["kind"].default
+                return f'unknown key {key}: not of {table}.kind = "{own}"; a key of {", ".join(others)}'
             return f"unknown key {key}{hint(place.keys, list(place.owner.model_fields))}"
         case "missing" | "union_tag_not_found":
             return f"missing key {key}, {accepted(place.annotation, place.field)}"

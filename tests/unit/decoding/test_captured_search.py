@@ -19,13 +19,18 @@ from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
-from argbeam.settings import ConvModel, LstmLmModel, LstmModel
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Model, TransformerLmModel, TransformerModel
 from oracles import ToyModel
 from tape import TapeRecorder, as_on_a_device
 
 VOCABULARY, STEPS = 9, 20
-Kind = type[LstmModel | LstmLmModel | ConvModel]
-KINDS: list[Kind] = [LstmModel, LstmLmModel, ConvModel]
+KINDS: dict[str, Model] = {
+    "lstm": LstmModel(layers=2, hidden=5, embedding=4),
+    "lstm_lm": LstmLmModel(layers=2, hidden=5, embedding=4),
+    "conv": ConvModel(layers=2, hidden=5, embedding=4),
+    "transformer": TransformerModel(layers=2, hidden=8, heads=2, feed_forward=7),
+    "transformer_lm": TransformerLmModel(layers=2, hidden=8, heads=2, feed_forward=7, positions="rotary"),
+}
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 CASES: dict[str, tuple[Successors, Stop | None, ScoreRule]] = {
     "top": (ANYTHING, StopTop(), LastScore()),
@@ -66,9 +71,8 @@ def batches_of(successors: Successors, *, number: int = 3, rows: int = 3) -> lis
     return made
 
 
-def small_model(kind: Kind) -> Network:
-    settings = kind(layers=2, hidden=5, embedding=4)
-    model = make_model(settings, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+def small_model(kind: str) -> Network:
+    model = make_model(KINDS[kind], source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     model.initialise(bound=1.0, generator=torch.Generator().manual_seed(3))
     return model
 
@@ -89,7 +93,7 @@ def values_of(result: SearchResult) -> dict[str, list[object]]:
         *((name, kind, 3, 2) for name in ("best", "permutation") for kind in KINDS),
     ],
 )
-def test_replayed_searches_return_what_plain_ones_do(name: str, kind: Kind | None, beam: int, n_best: int) -> None:
+def test_replayed_searches_return_what_plain_ones_do(name: str, kind: str | None, beam: int, n_best: int) -> None:
     """To the bit, beams included, with rubbish in the memory between batches; weights change in place."""
     successors, stop, rule = CASES[name]
     network = None if kind is None else small_model(kind)
@@ -205,7 +209,7 @@ def test_a_model_that_reads_from_the_device_is_searched_step_by_step_and_the_rea
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
-def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: Kind) -> None:
+def test_cuda_graphs_find_what_plain_searches_find(name: str, kind: str) -> None:
     device = torch.device("cuda")
     successors, stop, rule = CASES[name]
     search = Search(small_model(kind).to(device), successors, SearchSettings(3, rule, stop, 2))

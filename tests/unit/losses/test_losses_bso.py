@@ -78,7 +78,9 @@ COSTS: list[tuple[Cost, SegmentCost]] = [
 CASES = [(model, task) for model in list(MODELS)[:3] for task in TASKS]
 CASES += [("language model", task) for task in ("fixed length", "permutation")]
 CASES += [("convolutional encoder", task) for task in ("open length, stop top", "permutation")]
-CASES += [("Transformer", task) for task in ("open length, stop top", "open length, stop best", "shift reduce")]
+CASES += [("example's Transformer", "open length, stop top")]
+CASES += [("Transformer", task) for task in ("open length, stop top", "permutation")]
+CASES += [("Transformer, decoder only", task) for task in ("open length, stop best", "shift reduce")]
 
 
 def rescored(task: Task, step: BsoStep, cost: SegmentCost) -> Callable[..., Tensor]:

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from argbeam.data.batches import make_batch
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.replay import score
-from loss_cases import EXAMPLES, MODELS, assert_same_loss, noisy_batch, small_lstm
+from loss_cases import EXAMPLES, MODELS, TRANSFORMERS, assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import alone, noise_alone, prefix_logprob
 
 
-@pytest.mark.parametrize("name", ["LSTM, 2 layers", "attention with a cache"])
+@pytest.mark.parametrize("name", ["LSTM, 2 layers", "attention with a cache", *TRANSFORMERS])
 @pytest.mark.parametrize("with_noise", [False, True])
 def test_loss_and_gradients_are_the_sum_over_single_sentences(name: str, with_noise: bool) -> None:
     """Each alone, unpadded, token by token: padding counts for nothing, in loss, counts and gradients."""

@@ -18,7 +18,7 @@ from argbeam.search.score_rules import LastScore
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from loss_cases import MODELS, VOCABULARY
+from loss_cases import MODELS, TRANSFORMERS, VOCABULARY
 
 NAMES = ["LSTM, 2 layers", "attention with a cache"]
 
@@ -33,7 +33,7 @@ def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
     return make_batch(examples, size=4, target_length=9)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "language model", "convolutional encoder"])
+@pytest.mark.parametrize("name", [*NAMES, *TRANSFORMERS, "language model", "convolutional encoder"])
 @pytest.mark.parametrize("with_noise", [False, True])
 @pytest.mark.parametrize(
     ("successors", "stop"),

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,18 +18,27 @@ from argbeam.data.vocabulary import BOS
 from argbeam.decoding.batch_decoder import perplexity
 from argbeam.losses.replay import score, unroll
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, make_model
+from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Network, Transformer, TransformerLm, make_model
 from argbeam.models.network import VocabularyScorer
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.steps import linear
 from argbeam.models.state import Places
 from argbeam.runs.load import Run, load
 from argbeam.search.score_rules import LastScore, LogprobSum
-from argbeam.settings import ConvModel, LstmLmModel, LstmModel
-from argbeam.settings.recipe import Model
-from loss_cases import VOCABULARY, small_lstm
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Model, TransformerLmModel, TransformerModel
+from loss_cases import MODELS, TRANSFORMERS, VOCABULARY, small_lstm
 from loss_oracles import alone
-from small_models import TARGETS, Made, batch_of, every_model, examples, language_model, lstm_model
+from small_models import (
+    TARGETS,
+    Made,
+    batch_of,
+    every_model,
+    examples,
+    language_model,
+    lstm_model,
+    transformer_lm_model,
+    transformer_model,
+)
 from small_runs import final_tensors, finish, same_tensors, short_text, small_recipe, stop_after
 
 CPU = torch.device("cpu")
@@ -95,21 +105,35 @@ def test_gradients_are_the_numerical_ones(make: Made) -> None:
     assert torch.autograd.gradcheck(loss, tuple(model.parameters()), fast_mode=True)
 
 
-@pytest.mark.parametrize("make", [lstm_model, partial(lstm_model, input_feeding=False), language_model])
+PASSES = [
+    partial(make, rotary=rotary, ordered_source=ordered)
+    for make in (transformer_model, transformer_lm_model)
+    for rotary, ordered in ((False, True), (True, True), (True, False))
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "before"),
+    [
+        *((make, 2) for make in (lstm_model, partial(lstm_model, input_feeding=False), language_model)),
+        *((make, 0) for make in PASSES),
+    ],
+)
 @pytest.mark.parametrize("pairs", [False, True])
-def test_a_pass_gives_the_outputs_and_gradients_of_its_steps(make: Made, pairs: bool) -> None:
-    """With dropout, and with restarts of every second row; the first two tokens are stepped before."""
+def test_a_pass_gives_the_outputs_and_gradients_of_its_steps(make: Made, before: int, pairs: bool) -> None:
+    """With dropout, and with restarts of every second row; a pass may follow tokens that were stepped `before`."""
     model, batch = make(layers=2, dropout=0.4), batch_of(targets=[[4, 5, 6, 7, 4, 5]] * 3)
     generator = torch.Generator().manual_seed(2)
     read_TN = torch.randint(4, 8, (6, 6), generator=generator)
-    restarted_TB = torch.cat([torch.zeros(1, 3), torch.rand(3, 3, generator=generator)]) > 0.5 if pairs else None
+    later_TB = torch.rand(5 - before, 3, generator=generator)
+    restarted_TB = torch.cat([torch.zeros(1, 3), later_TB]) > 0.5 if pairs else None
     stepped = SimpleNamespace(encode=model.encode, step=model.step, output=model.output, scores=model.scores)
     found = []
     for one in (model, stepped):
         state = one.encode(batch, Noise(1, torch.tensor(0), batch.sentence_B)).repeated(2)
-        for read_N in read_TN[:2]:
+        for read_N in read_TN[:before]:
             state = one.step(state, read_N)
-        outputs_TNH = unroll(one, state, read_TN[2:], restarted_TB)
+        outputs_TNH = unroll(one, state, read_TN[before:], restarted_TB)
         weight_TNH = torch.linspace(-1, 1, outputs_TNH.numel(), dtype=torch.float64).view_as(outputs_TNH)
         total = (outputs_TNH * weight_TNH).sum()
         found.append([outputs_TNH, *torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])
@@ -131,10 +155,16 @@ def test_gradients_under_autocast_are_near_those_without(make: Made) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=0.1, atol=0.02)
 
 
-@pytest.mark.parametrize(("layers", "input_feeding"), [(1, True), (2, True), (2, False)])
-def test_some_rows_of_a_step_are_those_of_the_whole_step(layers: int, input_feeding: bool) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(small_lstm, layers=n, input_feeding=fed) for n, fed in ((1, True), (2, True), (2, False))),
+        *(partial(MODELS[name], seed, 0.4) for name in TRANSFORMERS for seed in (1, 2)),
+    ],
+)
+def test_some_rows_of_a_step_are_those_of_the_whole_step(make: Made) -> None:
     """With dropout, at later steps, for rows that change places."""
-    model, lanes = small_lstm(layers=layers, input_feeding=input_feeding), 4
+    model, lanes = make(), 4
     examples = [Example((4, 5, 6, 7)[: 1 + n % 4], (4, 5)[: 1 + n % 2], n) for n in range(6)]
     batch = make_batch(examples, size=7, target_length=8)  # one row of padding
     generator = torch.Generator().manual_seed(2)
@@ -228,6 +258,7 @@ def test_scores_of_a_search_are_the_output_layer_s_with_zeros_behind_its_weights
 def test_a_recipe_s_model_has_the_sizes_asked_for_and_every_weight_one_rate(asked: Model, made: type) -> None:
     model = make_model(asked, source_vocabulary=11, target_vocabulary=13)
     assert isinstance(model, made)
+    every_weight_has_one_rate(model)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     first = {"lstm": 3, "lstm_lm": 3, "conv": 6}[asked.kind]  # word vectors, and with them the context
     assert shapes["decoder.embedding.weight"] == (13, 3)
@@ -237,6 +268,31 @@ def test_a_recipe_s_model_has_the_sizes_asked_for_and_every_weight_one_rate(aske
     if asked.kind == "conv":
         assert shapes["encoder.convolution.weight"] == (6, 21)
         assert shapes["encoder.position.weight"] == (4, 3)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("asked", "made"), [(TransformerModel, Transformer), (TransformerLmModel, TransformerLm)])
+def test_a_recipe_s_transformer_has_the_sizes_asked_for(asked: type, made: type, tied: bool) -> None:
+    """Vectors of a variance of 1 / 16, products of Glorot's bound, norms the identity; word ordering has no order."""
+    settings = asked(layers=2, hidden=16, heads=4, feed_forward=7, dropout=0.3, tied=tied, positions="rotary")
+    model: Any = make_model(settings, source_vocabulary=110, target_vocabulary=130, ordered_source=False)
+    assert isinstance(model, made)
+    every_weight_has_one_rate(model)
+    assert (model.dropout, model.ordered_source, model.decoder.rotary, model.decoder.heads) == (0.3, False, True, 4)
+    assert (model.decoder.embedding.weight is model.output_layer.weight) == tied
+    model.initialise(bound=None, generator=torch.Generator().manual_seed(1))
+    weights = model.state_dict()
+    assert weights["encoder.embedding.weight"].shape == (110, 16)
+    assert weights["decoder.layers.1.widen.weight"].shape == (7, 16)
+    for name in ("encoder.embedding.weight", "decoder.embedding.weight", "output_layer.weight"):
+        assert weights[name].std().item() == pytest.approx(0.25, rel=0.1)
+    widest = weights["decoder.layers.0.own_in.weight"].abs().max().item()
+    assert 0.9 * math.sqrt(6 / 64) < widest <= math.sqrt(6 / 64)
+    assert weights["decoder.norm.weight"].tolist() == [1.0] * 16
+    assert not weights["output_layer.bias"].any()
+
+
+def every_weight_has_one_rate(model: Network) -> None:
     assert model.modules_by_rate().keys() == {"encoder", "decoder", "output"}
     listed = [p for group in model.modules_by_rate().values() for p in group]
     assert len(listed) == len({id(p) for p in listed})
@@ -254,15 +310,16 @@ def test_weights_follow_the_generator_and_given_vectors_replace_those_listed(mak
         expected = other.state_dict()[name].clone()
         if name == "encoder.embedding.weight":
             expected[5] = vector
-        if name == "decoder.embedding.weight":
+        if value.data_ptr() == one.decoder.embedding.weight.data_ptr():  # a tied output layer too
             expected[6] = vector
         assert torch.equal(value, expected), name
 
 
-@pytest.mark.parametrize("kind", ["lstm_lm", "conv"])
+@pytest.mark.parametrize("kind", ["lstm_lm", "conv", "transformer", "transformer_lm"])
 def test_a_stopped_run_of_any_model_goes_on_to_the_same_weights(kind: str, tmp_path: Path) -> None:
     """Cross-entropy and BSO with dropout; stopped in each of the two stages."""
-    recipe = small_recipe(f"model.kind={kind}", data=short_text(tmp_path))
+    sizes = "hidden=6, heads=2, feed_forward=8, layers=2" if kind.startswith("transformer") else "hidden=6, embedding=5"
+    recipe = small_recipe(f"model={{kind='{kind}', {sizes}}}", data=short_text(tmp_path))
     finish(recipe, tmp_path / "whole")
     stop_after(recipe, tmp_path / "stopped", 4)
     stop_after(recipe, tmp_path / "stopped", 6)

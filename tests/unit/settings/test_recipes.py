@@ -12,7 +12,8 @@ import pytest
 
 from argbeam.data.generated.corpus import GeneratedSentence, sentences
 from argbeam.runs.load import load
-from argbeam.settings.recipe import ModelSizes, Recipe
+from argbeam.settings.models import ModelSizes
+from argbeam.settings.recipe import Recipe
 from argbeam.settings.recipe_files import load_recipe, purpose, shipped_recipes
 from generated_files import FORMATS
 from small_runs import finish, progress_of, texts

@@ -36,7 +36,8 @@ from argbeam.runtime.group import ALONE, Group
 from argbeam.search.gold import EarlyUpdate, MaxViolation
 from argbeam.search.score_rules import ScoreSum
 from argbeam.search.successors import Permutation, Unconstrained
-from argbeam.settings import ConvModel, LstmLmModel, LstmModel
+from argbeam.settings import ConvModel, LstmLmModel, LstmModel, TransformerLmModel, TransformerModel
+from argbeam.settings import Model as ModelSettings
 from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad, AdamW
 from argbeam.training.schedule import RateSchedule, cosine
@@ -46,7 +47,15 @@ from tape import TapeRecorder, as_on_a_device
 
 VOCABULARY = 9
 CPU = torch.device("cpu")
-Kind = type[LstmModel | LstmLmModel | ConvModel]
+LSTM = LstmModel(layers=2, hidden=5, embedding=4, dropout=0.3)
+TRANSFORMER = TransformerModel(layers=2, hidden=8, heads=2, feed_forward=7, dropout=0.3)
+KINDS: dict[str, ModelSettings] = {
+    "lstm": LSTM,
+    "lstm_lm": LstmLmModel(layers=2, hidden=5, embedding=4, dropout=0.3),
+    "conv": ConvModel(layers=2, hidden=5, embedding=4, dropout=0.3),
+    "transformer": TRANSFORMER,
+    "transformer_lm": TransformerLmModel(layers=2, hidden=8, heads=2, feed_forward=7, positions="rotary"),
+}
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
 CONBSO = Bso(Permutation(), 3, open_length=False, epochs_per_beam=1)
 LOSSES: dict[str, Loss] = {
@@ -171,16 +180,15 @@ def weights_of(step: TrainStep) -> dict[str, Tensor]:
     return {f"{name} {i}": value.detach().clone() for name, values in named.items() for i, value in enumerate(values)}
 
 
-def model_on(device: torch.device, kind: Kind = LstmModel, *, hidden: int = 5, embedding: int = 4) -> Network:
-    settings = kind(layers=2, hidden=hidden, embedding=embedding, dropout=0.3)
+def model_on(device: torch.device, settings: ModelSettings = LSTM) -> Network:
     model = make_model(settings, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
     return model.to(device)
 
 
-def cpu_step(loss: Loss | None = None) -> RecordableStep:
+def cpu_step(loss: Loss | None = None, settings: ModelSettings = LSTM) -> RecordableStep:
     """A step for the model, and for what the loss learns besides it."""
-    model = model_on(CPU)
+    model = model_on(CPU, settings)
     return RecordableStep(model, optimizer_of(model, loss), 1, CPU)
 
 
@@ -197,9 +205,11 @@ def optimizer_of(model: Network, loss: Loss | None) -> Adagrad:
     return Adagrad(groups, rates=rates, max_norm=5.0)
 
 
-def fresh(name: str, device: torch.device) -> Loss:
+def fresh(name: str, device: torch.device, settings: ModelSettings = LSTM) -> Loss:
     """The loss with weights of its own, where it has some."""
     loss = deepcopy(LOSSES[name])
+    if isinstance(loss, Mixer):
+        loss = replace(loss, baseline=Baseline(settings.hidden))
     if loss.weights is not None:
         loss.weights.module.to(device)
     return loss
@@ -222,11 +232,16 @@ def train(stepper: TrainStep | CapturedStep, loss: Loss, *, epochs: int, longest
             update += 1
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(name: str) -> None:
+# The LSTM with every loss, Transformers with the main ones: each takes a second.
+STEPS = [(LSTM, name) for name in LOSSES] + [(KINDS["transformer_lm"], "conbso")]
+STEPS += [(TRANSFORMER, name) for name in ("cross-entropy", "bso", "scheduled sampling", "mrt")]
+
+
+@pytest.mark.parametrize(("settings", "name"), STEPS)
+def test_captured_steps_end_with_the_weights_and_sums_of_eager_steps(settings: ModelSettings, name: str) -> None:
     """Bit for bit, with dropout, over several shapes and, in BSO, two beams."""
-    losses = [fresh(name, CPU) for _ in range(2)]
-    eager, captured = (cpu_step(loss) for loss in losses)
+    losses = [fresh(name, CPU, settings) for _ in range(2)]
+    eager, captured = (cpu_step(loss, settings) for loss in losses)
     train(eager, losses[0], epochs=2)
     stepper = CapturedStep(captured, captured.recorder)
     train(stepper, losses[1], epochs=2)
@@ -367,11 +382,12 @@ def test_a_step_whose_loss_or_gradient_is_not_finite_is_counted_and_changes_noth
     assert same_tensors(weights_of(step), weights)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "transformer_lm"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_step_asks_for_no_value_on_the_host(name: str) -> None:
+def test_a_step_asks_for_no_value_on_the_host(name: str, kind: str) -> None:
     """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
-    loss = fresh(name, CPU)
-    step, batch = cpu_step(loss), plan().batch([0, 4, 8])
+    loss = fresh(name, CPU, KINDS[kind])
+    step, batch = cpu_step(loss, KINDS[kind]), plan().batch([0, 4, 8])
     with as_on_a_device(), NothingForTheHost():
         for epoch in (0, 2):
             step(loss.at(epoch), batch, epoch)
@@ -469,8 +485,8 @@ def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: 
     assert same_tensors(weights_of(step), weights)
 
 
-def cuda_step(loss: Loss | None, *, kind: Kind = LstmModel, group: Group = ALONE) -> TrainStep:
-    model = model_on(torch.device("cuda"), kind)
+def cuda_step(loss: Loss | None, *, settings: ModelSettings = LSTM, group: Group = ALONE) -> TrainStep:
+    model = model_on(torch.device("cuda"), settings)
     return TrainStep(model, optimizer_of(model, loss), 1, torch.device("cuda"), group=group)
 
 
@@ -486,12 +502,12 @@ def test_adamw_in_cuda_graphs_gives_the_eager_numbers() -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("kind", [LstmModel, LstmLmModel, ConvModel])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_cuda_graphs_give_the_eager_numbers(name: str, kind: Kind) -> None:
+def test_cuda_graphs_give_the_eager_numbers(name: str, kind: str) -> None:
     """One shape has more than 16 words, for which kernels come in another size: none may be loaded in a capture."""
-    losses = [fresh(name, torch.device("cuda")) for _ in range(2)]
-    eager, captured = (cuda_step(loss, kind=kind) for loss in losses)
+    losses = [fresh(name, torch.device("cuda"), KINDS[kind]) for _ in range(2)]
+    eager, captured = (cuda_step(loss, settings=KINDS[kind]) for loss in losses)
     # Captured first, when no kernel has been loaded by eager steps.
     stepper = CapturedStep(captured, CudaRecorder())
     train(stepper, losses[1], epochs=3, longest=18)
@@ -583,7 +599,7 @@ def test_a_batch_too_large_for_cuda_memory_is_captured_in_halves() -> None:
 def test_kernels_give_the_plain_gradients_on_cuda(name: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole step by kernels against the same step by plain torch operations."""
     device = torch.device("cuda")
-    model = model_on(device, hidden=hidden, embedding=hidden)
+    model = model_on(device, LstmModel(layers=2, hidden=hidden, embedding=hidden, dropout=0.3))
     parameters = list(model.parameters())
     batch = plan().batch([0, 1, 2, 3]).to(device)
     noise = Noise(1, torch.tensor(3, device=device), batch.sentence_B)

@@ -154,11 +154,11 @@ class _Rows:
     def shaped(self, x_X: Shaped[Tensor, "X *H"]) -> Shaped[Tensor, "B R *H"]:
         return x_X[:, None] if self.some else x_X.reshape(self.sentences, self.lanes, *x_X.shape[1:])
 
-    def of_sentence(self, x_BH: Float[Tensor, "B H"]) -> Float[Tensor, "B 1 H"]:
+    def of_sentence(self, x_BH: Float[Tensor, "B H"]) -> Float[Tensor, "X 1 H"]:
         """What holds for all rows of a sentence."""
         return (x_BH.index_select(0, self.sentence_X) if self.some else x_BH)[:, None]
 
-    def grid(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R H"]:
+    def grid(self, x_BRH: Float[Tensor, "X Y H"]) -> Float[Tensor, "B R H"]:
         """Every sentence's rows together."""
         if not self.some:
             return x_BRH
@@ -166,7 +166,7 @@ class _Rows:
         grid_BRH.flatten(0, 1).index_copy_(0, self.place_X, x_BRH[:, 0])
         return grid_BRH
 
-    def taken(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "B R H"]:
+    def taken(self, x_BRH: Float[Tensor, "B R H"]) -> Float[Tensor, "X Y H"]:
         """The rows from where `grid` put them."""
         return x_BRH.flatten(0, 1).index_select(0, self.place_X)[:, None] if self.some else x_BRH
 

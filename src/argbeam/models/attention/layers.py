@@ -98,7 +98,7 @@ class Stack(nn.Module):
 def vectors_of(embedding: nn.Embedding, tokens_X: Int[Tensor, "*X"]) -> Float[Tensor, "*X H"]:
     """The factor makes vectors with a variance of 1 / H as large as positions."""
     vector_XH: Tensor = embedding(tokens_X)
-    return vector_XH * embedding.embedding_dim**0.5
+    return vector_XH * math.sqrt(embedding.embedding_dim)
 
 
 @dataclass(frozen=True)
