@@ -76,10 +76,13 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
     key, value = dotted(place.keys), error["input"]
     match error["type"]:
         case "extra_forbidden":
+            meant = hint(place.keys, list(place.owner.model_fields))
             if others := [kind for kind, table in place.others.items() if place.keys[-1] in table.model_fields]:
                 table, own = dotted(place.keys[:-1]), place.owner.model_fields["kind"].default
-                return f'unknown key {key}: not of {table}.kind = "{own}"; a key of {", ".join(others)}'
-            return f"unknown key {key}{hint(place.keys, list(place.owner.model_fields))}"
+                return f'unknown key {key}: not of {table}.kind = "{own}"; a key of {", ".join(others)}' + (
+                    meant if "did you mean" in meant else ""
+                )
+            return f"unknown key {key}{meant}"
         case "missing" | "union_tag_not_found":
             return f"missing key {key}, {accepted(place.annotation, place.field)}"
         case "union_tag_invalid" | "literal_error":

@@ -170,7 +170,7 @@ seed=-1 => --set: seed = -1: must be at least 0 and less than 922337203685477580
 stages.bso.loss.start_beam=7 => x.toml: stages.bso.loss: start_beam = 7 is more than train_beam = 6; it must not be
 stages.bso.optimizer.kind=adam => --set: stages.bso.optimizer.kind = "adam": must be one of adagrad, adamw; did you mean adamw?
 stages.bso.optimizer={kind='adamw'} => --set: missing key stages.bso.optimizer.rate, a number at least 0
-stages.bso.optimizer={kind='adamw', rate=1, encoder=2} => --set: unknown key stages.bso.optimizer.encoder; did you mean stages.bso.optimizer.encoder_factor?
+stages.bso.optimizer={kind='adamw', rate=1, encoder=2} => --set: unknown key stages.bso.optimizer.encoder: not of stages.bso.optimizer.kind = "adamw"; a key of adagrad; did you mean stages.bso.optimizer.encoder_factor?
 stages.bso.optimizer={kind='adamw', rate=1, betas=[0.9]} => --set: stages.bso.optimizer.betas = [...]: must be two numbers at least 0 and less than 1
 stages.bso.optimizer={kind='adamw', rate=1, betas=[0.9, 'a']} => --set: stages.bso.optimizer.betas[1] = "a": found a string, accepted: a number
 stages.bso.optimizer={kind='adamw', rate=1, betas=0.9} => --set: stages.bso.optimizer.betas = 0.9: found a number, accepted: a list of numbers
