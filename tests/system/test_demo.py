@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from argbeam.demo import BEAMS, demo_recipes, run_demo
+from argbeam.demo import BEAMS, demo_folder, demo_recipes, run_demo
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.files import read_records
+from argbeam.runs.layout import lock_folder
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe, shipped_recipes
 from small_runs import final_tensors, same_tensors
@@ -67,10 +68,27 @@ def test_the_demo_goes_from_the_shipped_recipes_to_a_report(tmp_path: Path, caps
 
 
 def test_a_demo_of_another_seed_goes_elsewhere(tmp_path: Path) -> None:
+    """`argbeam demo --seed 2` after `make demo`; the runs of seed 1 stay."""
+    assert [demo_folder(tmp_path, seed) for seed in (1, 2)] == [tmp_path, tmp_path / "seed2"]
     first, second = (dict([next(iter(tiny_recipes(tmp_path, seed=seed).items()))]) for seed in (1, 2))
     run_demo(first, tmp_path)
+    before = final_tensors(tmp_path / "seq2seq")
     with pytest.raises(ConfigError, match=r"another recipe: seed: 1 -> 2; choose another --out$"):
         run_demo(second, tmp_path)
+    run_demo(second, demo_folder(tmp_path, 2))
+    assert same_tensors(before, final_tensors(tmp_path / "seq2seq"))
+    assert not same_tensors(before, final_tensors(tmp_path / "seed2" / "seq2seq"))
+    assert demo_folder(tmp_path, 1) == tmp_path, "it holds a demo, and can be resumed"
+
+
+def test_a_demo_is_written_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "train.txt").write_text("mine\n")
+    for seed in (1, 2):
+        with pytest.raises(ArgbeamError, match=r"neither empty nor a demo: it holds train.txt; --out takes a new"):
+            demo_folder(tmp_path / "corpora", seed)
+    with pytest.raises(ArgbeamError, match=r"train\.txt: a file; --out takes a new folder, or a demo"):
+        demo_folder(tmp_path / "corpora" / "train.txt", 1)
 
 
 def test_runs_side_by_side_are_those_of_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,8 +107,8 @@ def test_a_run_that_fails_beside_others_is_told_with_its_last_words(tmp_path: Pa
     for name in ("bso", "conbso"):
         for file in (tmp_path / name / "model").iterdir():
             file.unlink()
-    with pytest.raises(ArgbeamError, match=r"bso: .*another recipe: seed: 1 -> 2"):
-        run_demo(tiny_recipes(tmp_path, seed=2), tmp_path, jobs=2)
+    with lock_folder(tmp_path / "bso", doing="here"), pytest.raises(ArgbeamError, match=r"bso: .*another process is"):
+        run_demo(tiny_recipes(tmp_path, seed=1), tmp_path, jobs=2)
 
 
 def test_demo_recipes_need_no_files() -> None:

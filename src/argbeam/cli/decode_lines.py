@@ -7,20 +7,20 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from gzip import GzipFile
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedWriter, FileIO, TextIOWrapper
 from lzma import LZMAFile
 from pathlib import Path
 from typing import Any, TextIO
 
-from argbeam.data.readers.text import decode_line, open_stream, unpacking
+from argbeam.data.readers.text import check_line, decode_line, is_pipe, open_stream, unpacking
 from argbeam.decoding.batch_decoder import Decoded
-from argbeam.errors import NO_ROOM, ArgbeamError, ConfigError, DataError
+from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.files import writing
+from argbeam.reports.progress import note
 from argbeam.runs.load import WINDOW, Run
 from argbeam.runtime.group import Group
-from argbeam.settings import MOST_BEAM
 from argbeam.tasks.contract import Item
 
 _MOST_TRACED = 256  # lines that are decoded together with a trace, which holds the whole search
@@ -38,34 +38,31 @@ class DecodeRequest:
 
 @dataclass
 class Counts:
-    """Inputs decoded, in units of `unit`, and how many of their searches did not finish."""
+    """Inputs decoded, in units of `unit`: searches that did not finish, and words unknown to the model."""
 
     lines: int = 0
     unfinished: int = 0
     dead: int = 0
+    words: int = field(default=0, compare=False)
+    unknown: int = field(default=0, compare=False)
     unit: str = "lines"
 
-    def add(self, decoded: Decoded) -> None:
+    def add(self, run: Run, item: Item, decoded: Decoded) -> None:
         self.lines += 1
         self.dead += decoded.dead
-        self.unfinished += not decoded.dead and not decoded.hypotheses[0].finished
+        self.unfinished += not decoded.dead and not all(h.finished for h in decoded.hypotheses[:1])
+        self.words += len(item.source)
+        self.unknown += sum(word not in run.task.source for word in item.source)
 
-    @property
-    def notice(self) -> str:
-        """A line for the user; empty where every search finished."""
-        if not self.unfinished and not self.dead:
-            return ""
-        return (
-            f"of {self.lines:,} {self.unit} {self.unfinished:,} are unfinished (the length limit was met) "
-            f"and {self.dead:,} met a dead end"
-        )
-
-
-def check_sizes(beam: int, n_best: int) -> None:
-    """Refuse sizes that no machine has the memory for, before anything is loaded."""
-    for option, value in (("--beam", beam), ("--n-best", n_best)):
-        if value > MOST_BEAM:
-            raise ConfigError(f"{option} {value}: accepted: at most {MOST_BEAM}")
+    def notices(self) -> Iterator[str]:
+        """Lines for the user: none where every search finished and every word is known."""
+        if self.unknown:
+            yield f"{self.unknown:,} of {self.words:,} words are unknown: the training data does not have them"
+        if self.unfinished or self.dead:
+            yield (
+                f"of {self.lines:,} {self.unit} {self.unfinished:,} are unfinished (the length limit was met) "
+                f"and {self.dead:,} met a dead end"
+            )
 
 
 @dataclass(frozen=True)
@@ -79,23 +76,31 @@ class Files:
 
 
 @contextmanager
-def opened(group: Group, source: str, output: str, trace: str = "") -> Iterator[Files]:
-    """Open files by name; `-` is stdin or stdout, and an empty `trace` is none.
+def opened(group: Group, source: str, output: str, trace: str | None = None) -> Iterator[Files]:
+    """Open files by name; `-` is stdin or stdout.
 
     Only the first process of several has them; the others read nothing and write nowhere.
     """
     name = "stdin" if source == "-" else source
     _check_apart(source, {"--output": output, "--trace": trace})
     if not group.leads:
-        source, output, trace = os.devnull, os.devnull, os.devnull if trace else ""
+        source, output, trace = os.devnull, os.devnull, os.devnull if trace else None
     with ExitStack() as files:
-        read: Any = sys.stdin.buffer if source == "-" else files.enter_context(_open_input(Path(source)))
+        read: Any = _stdin() if source == "-" else files.enter_context(_open_input(Path(source)))
         written = sys.stdout if output == "-" else files.enter_context(_open_output(output))
         traced = files.enter_context(_open_output(trace)) if trace else None
         yield Files(read, name, written, traced)
 
 
-def decode_file(run: Run, source: str, output: str, request: DecodeRequest, trace: str = "") -> Counts:
+def _stdin() -> Any:
+    if sys.stdin is None:
+        raise ConfigError("stdin is closed; --input FILE names a file to decode")
+    if sys.stdin.isatty():
+        note("argbeam: one sentence a line; Ctrl-D ends the input")
+    return sys.stdin.buffer
+
+
+def decode_file(run: Run, source: str, output: str, request: DecodeRequest, trace: str | None = None) -> Counts:
     """`decode_stream` of the files that `opened` opens."""
     with opened(run.group, source, output, trace) as files:
         return decode_stream(run, files.source, files.name, files.out, request, files.trace)
@@ -120,7 +125,7 @@ def decode_stream(
             first=counts.lines + 1,
         )
         for line, item, decoded in found:
-            counts.add(decoded)
+            counts.add(run, item, decoded)
             out.writelines(f"{text}\n" for text in _output(run, line, item, decoded, counts.lines, request))
             if trace is not None:
                 trace.write(json.dumps(_traced(run, line, decoded, counts.lines), ensure_ascii=False) + "\n")
@@ -141,21 +146,24 @@ def chunks(source: BufferedIOBase, name: str, *, most: int) -> Iterator[list[str
     """
     # A compressed file has no descriptor to wait at: it is read to its end.
     descriptor = None if isinstance(source, GzipFile | LZMAFile) else source.fileno()
-    rest, number, lines = b"", 0, list[str]()
+    rest, number, lines = bytearray(), 0, list[str]()
     try:
         while data := _read(source, descriptor, Path(name)):
-            *whole, rest = (rest + data).split(b"\n")
+            *whole, last = data.split(b"\n")
             for raw in whole:
                 number += 1
-                lines.append(decode_line(raw, name, number))
+                lines.append(decode_line(bytes(rest + raw), name, number))
+                rest.clear()
                 if len(lines) == most:
                     yield lines
                     lines = []
+            rest += last
+            check_line(len(rest), name, number + 1)
             if lines and descriptor is not None and not select.select([descriptor], [], [], 0)[0]:
                 yield lines
                 lines = []
         if rest:
-            lines.append(decode_line(rest, name, number + 1))
+            lines.append(decode_line(bytes(rest), name, number + 1))
     except DataError:
         yield lines
         raise
@@ -178,8 +186,9 @@ def _output(run: Run, line: str, item: Item, decoded: Decoded, number: int, requ
         yield json.dumps({"input": line, "outputs": outputs, "dead": decoded.dead}, ensure_ascii=False)
         return
     scores = [f"{hypothesis.score:.6g}" for hypothesis in decoded.hypotheses]
-    if not texts and request.n_best == 1:
-        texts, scores = [""], ["-inf"]  # a dead end: an empty line keeps the lines of input and output together
+    if not texts and (request.n_best == 1 or not decoded.dead):
+        # A dead end or a blank line: an empty output keeps the lines of input and output together.
+        texts, scores = [""], ["-inf" if decoded.dead else "0"]
     for text, score in zip(texts, scores, strict=True):
         columns = [str(number)] if request.n_best > 1 else []
         columns += [score] if request.scores else []
@@ -191,7 +200,7 @@ def _traced(run: Run, line: str, decoded: Decoded, number: int) -> dict[str, Any
     return {"line": number, "input": line, "steps": steps}
 
 
-def _check_apart(source: str, written: dict[str, str]) -> None:
+def _check_apart(source: str, written: dict[str, str | None]) -> None:
     """Refuse to write into the input: it would be emptied before it is read, or grow as it is."""
     read = _regular_file(source, sys.stdin)
     for option, path in written.items():
@@ -199,28 +208,43 @@ def _check_apart(source: str, written: dict[str, str]) -> None:
             raise ConfigError(f"{option} {path}: is the input; another file is needed")
 
 
-def _regular_file(path: str, standard: TextIO) -> tuple[int, int] | None:
+def _regular_file(path: str, standard: TextIO | None) -> tuple[int, int] | None:
     """Device and inode of a path, or of `standard` for `-`; None for a pipe, a device, or an error left to opening."""
     try:
-        found = os.fstat(standard.fileno()) if path == "-" else Path(path).stat()
+        found = os.fstat(standard.fileno()) if path == "-" and standard else Path(path).stat()
     except (OSError, ValueError):
         return None
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def _open_input(path: Path) -> BufferedIOBase:
+    _report_pipe(path, "writes to")
     with unpacking(path):
         return open_stream(path)
 
 
-@contextmanager
-def _open_output(path: str) -> Iterator[TextIO]:
+def _open_output(path: str) -> TextIO:
+    _report_pipe(Path(path), "reads")
     with writing(path, "a file is expected"):
-        file = Path(path).open("w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed below)
-    try:
-        with file:
-            yield file
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise ArgbeamError(f"cannot write {path}: {error.strerror}") from None
+        opened: Any = TextIOWrapper(BufferedWriter(_NamedFile(path, "w")), encoding="utf-8", newline="\n")
+    opened.mode = "w"  # as `open` sets it
+    file: TextIO = opened
+    return file
+
+
+def _report_pipe(path: Path, does: str) -> None:
+    """Say what the command waits for."""
+    if is_pipe(path):
+        note(f"argbeam: {path}: a pipe; waiting for a process that {does} it")
+
+
+class _NamedFile(FileIO):
+    """A file whose failed writes name it, whatever else is open."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise ArgbeamError(f"cannot write {self.name}: {error.strerror}") from None

@@ -75,7 +75,7 @@ def parse_stream(run: Run, source: BufferedIOBase, name: str, out: TextIO, *, be
             lines: Iterator[str] = iter(block.lines)
             if block.words:
                 _, item, decoded = next(parses)
-                counts.add(decoded)
+                counts.add(run, item, decoded)
                 tokens = decoded.hypotheses[0].tokens if decoded.hypotheses else ()
                 lines = block.filled(task.arcs(item, tokens))
             out.writelines(line + "\n" for line in lines)

@@ -175,12 +175,15 @@ def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:
 
 
 def item_of(task: Task, line: str, *, most: int, where: str) -> Item:
-    """The line as an item to decode; a DataError says where it stands and what is wrong."""
+    """The line as an item to decode; a blank line has no words. A DataError says where and what is wrong."""
+    if not line.strip():
+        return Item((), ())
     try:
         item = task.item(line)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    _check_length(item, most, where)
+    if item.source:
+        _check_length(item, most, where)
     return item
 
 

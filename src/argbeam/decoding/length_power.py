@@ -42,7 +42,7 @@ def read_power(file: Path, key: Mapping[str, Any]) -> float | None:
 def save_power(file: Path, key: Mapping[str, Any], scores: Mapping[float, float]) -> None:
     """Save the best power with the scores of all, so that dev is decoded for it once."""
     record = {**key, "power": best_power(scores), "powers": list(scores), "scores": list(scores.values())}
-    with writing(file, "the length power chosen on dev is saved there"):
+    with writing(file, "the length power chosen on dev is saved there; evaluate --no-keep writes nothing"):
         append_record(file, record)
 
 

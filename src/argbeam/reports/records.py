@@ -91,6 +91,7 @@ class EvaluationRow:
     unfinished: int
     dead: int
     length_power_from: str = "recipe"  # missing in records of early versions
+    decoded: str = ""  # the same
     by_length: list[LengthScore] = field(default_factory=list)
 
 

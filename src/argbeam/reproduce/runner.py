@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from argbeam.files import writing
 from argbeam.reports.progress import note
 from argbeam.runs.layout import is_locked
 from argbeam.runtime.signals import stop_signals
@@ -136,8 +137,10 @@ def _start(step: CampaignStep, logs: Path, machine: Machine, busy: Sequence[str]
     device = min(machine.devices, key=busy.count, default="")
     if device:
         environment["CUDA_VISIBLE_DEVICES"] = device
-    logs.mkdir(parents=True, exist_ok=True)
-    with _log(logs, step.name).open("ab") as log:
+    with writing(logs, "the same command resumes"):
+        logs.mkdir(parents=True, exist_ok=True)
+        opened = _log(logs, step.name).open("ab")
+    with opened as log:
         process = subprocess.Popen(
             [*_COMMAND, *step.arguments],
             env=environment,

@@ -1,7 +1,8 @@
 """Run folders: the names in one, its lock, and checks that nothing else is taken for one or written through a link."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -18,23 +19,43 @@ NAMES = (RECIPE, RECORDS, EVALUATIONS, CHECKPOINTS, MODEL, PREDICTIONS, STORE, C
 
 def check_out(folder: Path) -> None:
     """Refuse to train into a folder that is neither empty nor a run, before anything is written there."""
-    refuse_links(folder)
-    if not folder.is_dir() or (folder / RECIPE).exists():
+    with writing(folder, "--out takes a folder"):
+        refuse_links(folder)
+        refuse_inside_run(folder)
+        if not (folder / RECIPE).exists():
+            refuse_foreign(folder, lambda name: name in NAMES, known="a run")
+
+
+def refuse_foreign(folder: Path, is_own: Callable[[str], bool], *, known: str) -> None:
+    """Refuse a file, and a folder that holds something whose name is not `is_own`; `known` is what it may hold."""
+    if not folder.is_dir():
+        if folder.exists():
+            raise ArgbeamError(f"{folder}: a file; --out takes a new folder, or {known}")
         return
     names = (path.name for path in folder.iterdir())
-    foreign = sorted(name for name in names if name not in NAMES and not (name[0] == "." and name.endswith(TEMPORARY)))
+    foreign = sorted(name for name in names if not is_own(name) and not (name[0] == "." and name.endswith(TEMPORARY)))
     if foreign:
-        found = f"neither empty nor a run: it holds {foreign[0]}"
-        raise ArgbeamError(f"{folder}: {found}; --out takes a new folder, or a run")
+        found = f"neither empty nor {known}: it holds {foreign[0]}"
+        raise ArgbeamError(f"{folder}: {found}; --out takes a new folder, or {known}")
+
+
+def refuse_inside_run(folder: Path) -> None:
+    """Refuse a folder inside of a run: what a run holds is the run's own."""
+    for parent in folder.resolve().parents:
+        if (parent / RECIPE).is_file() and (parent / RECORDS).is_file():
+            raise ArgbeamError(f"{folder}: inside the run {parent}; --out takes a folder outside of it")
 
 
 @contextmanager
-def lock_folder(folder: Path, *, doing: str) -> Iterator[None]:
+def lock_folder(folder: Path, *, doing: str, first: str = "") -> Iterator[None]:
     """Make the folder and hold its lock; an error where another process is `doing` the same.
 
-    The system releases the lock of a killed process. The lock file stays.
+    The system releases the lock of a killed process. The lock file stays, unless the work ends before its `first` file
+    is there: then everything that was made here is removed.
     """
     lock = FileLock(folder / LOCK, thread_local=False)
+    with writing(folder, "--out takes a folder"):
+        new = [path for path in (folder / LOCK, folder, *folder.parents) if not path.exists()]
     with writing(folder, "--out takes a folder"):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -44,7 +65,19 @@ def lock_folder(folder: Path, *, doing: str) -> Iterator[None]:
     try:
         yield
     finally:
+        if first and not (folder / first).exists():
+            _remove(folder, new)
         lock.release()
+
+
+def _remove(folder: Path, new: Sequence[Path]) -> None:
+    """Remove what a start that failed has made: `new`, and what a run writes before its recipe."""
+    if folder in new:
+        for name in (STORE, CURVES):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    for path in new:
+        with suppress(OSError):  # not empty: it holds something else
+            path.unlink() if path.name == LOCK else path.rmdir()
 
 
 def is_locked(folder: Path) -> bool:

@@ -29,6 +29,7 @@ from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.score_rules import SCORE_RULES, LogprobSum, ScoreRule
 from argbeam.search.stop_rules import STOPS, Stop
+from argbeam.search.successors import Unconstrained
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
@@ -88,7 +89,7 @@ class Run:
         place: str = "line ",
         first: int = 1,
     ) -> Iterator[tuple[str, Item, Decoded]]:
-        """Each line with its item and the result of its search.
+        """Each line with its item and the result of its search; a line without words has no hypothesis.
 
         A line that cannot be decoded is a DataError, raised after the results of the lines before it. The error starts
         with `place` and the number of the line; numbers count from `first`.
@@ -107,9 +108,10 @@ class Run:
                 except DataError as error:
                     fault = error
                     break
-            found = decoder.decode(items, beam=beam or self.recipe.decode.beam, n_best=n_best, trace=trace)
-            for (_, line), item, decoded in zip(window, items, found, strict=False):
-                yield line, item, decoded
+            worded = (item for item in items if item.source)
+            found = decoder.decode(worded, beam=beam or self.recipe.decode.beam, n_best=n_best, trace=trace)
+            for (_, line), item in zip(window, items, strict=False):
+                yield line, item, next(found) if item.source else Decoded((), dead=False)
             if fault is not None:
                 raise fault
 
@@ -121,6 +123,8 @@ class Run:
 
     def evaluate(self, split: str, *, beam: int) -> Evaluation:
         """Decode a split and score it."""
+        if beam < 1:
+            raise ConfigError(f"beam = {beam}: must be at least 1")
         return evaluate(self.decoder(), self.items(split), beam=beam)
 
     def decoder(self) -> BatchDecoder:
@@ -135,6 +139,7 @@ class Run:
             "system": self.recipe.name,
             "split": split,
             "successors": "constrained" if getattr(last, "constrained", False) else "unconstrained",
+            "decoded": "unconstrained" if isinstance(self.task.constraint, Unconstrained) else "constrained",
             "train_beam": getattr(last, "train_beam", 0),
             "test_beam": beam,
             "rule": self.rule.name,
@@ -151,23 +156,36 @@ class Run:
         }
 
 
-def load(path: str | Path, *, device: str = "auto", overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+    group: Group = ALONE,
+    keep: bool = True,
+) -> Run:
     """Open a finished run, or a checkpoint file of it; each `key=value` of `overrides` changes its recipe.
 
-    An empty `device` is the recipe's own. A length power that dev decides is chosen now, unless it was chosen before.
+    An empty `device` is the recipe's own. A length power that dev decides is chosen now, unless it was chosen before;
+    with `keep` it is saved in the run folder.
     """
-    run = replace(open_trained(Path(path), device, overrides), group=group)
+    return _with_power(replace(open_trained(Path(path), device, overrides), group=group), keep=keep)
+
+
+def _with_power(run: Run, *, keep: bool) -> Run:
     chosen_on_dev = run.recipe.decode.length_power == "dev" and run.rule.normalised
     # Outputs of one length have the same order whatever the power.
-    return _with_power_of_dev(run) if chosen_on_dev and run.task.open_length else run
+    return _with_power_of_dev(run, keep=keep) if chosen_on_dev and run.task.open_length else run
 
 
-def open_run(path: Path, overrides: Sequence[str] = (), group: Group = ALONE) -> Run:
-    """`load` for the command: on the recipe's device, and with overrides of open keys only."""
+def open_run(path: Path, overrides: Sequence[str] = (), group: Group = ALONE, *, keep: bool = True) -> Run:
+    """`load` for the command: on the recipe's device and threads, and with overrides of open keys only."""
     for override in overrides:
         if not override.strip().startswith(_OPEN_KEYS):
             raise ConfigError(f"--set {override}: a trained run takes decode.*, runtime.* and data.root only")
-    return load(path, device="", overrides=overrides, group=group)
+    run = replace(open_trained(path, "", overrides), group=group)
+    devices.set_decoding_threads(run.recipe.runtime, run.device, sum(p.numel() for p in run.model.parameters()))
+    return _with_power(run, keep=keep)
 
 
 def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
@@ -192,7 +210,7 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     return Run(recipe, task, model, rule, stop, chosen, path, captured=captured)
 
 
-def _with_power_of_dev(run: Run) -> Run:
+def _with_power_of_dev(run: Run, *, keep: bool) -> Run:
     decode, file = run.recipe.decode, run.folder / layout.LENGTH_POWER
     layout.refuse_links(run.folder)
     key = {
@@ -206,6 +224,7 @@ def _with_power_of_dev(run: Run) -> Run:
     if power is None:
         evaluations = evaluate_powers(run.decoder(), run.task.read("dev").items, beam=decode.beam)
         scores = {power: evaluation.score.value for power, evaluation in evaluations.items()}
-        run.group.first(lambda: save_power(file, key, scores))
+        if keep:
+            run.group.first(lambda: save_power(file, key, scores))
         power = best_power(scores)
     return replace(run, rule=LogprobSum(power))

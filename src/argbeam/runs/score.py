@@ -1,5 +1,6 @@
 """Scoring a run on a split, and testing it against another one."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_link
 from argbeam.runs.load import Run, open_run
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item
+from argbeam.tasks.sources import named_files
+
+_SAVES = "evaluate saves its results there; --no-keep writes nothing"
 
 
 @dataclass(frozen=True)
@@ -26,33 +30,41 @@ class Scored:
     items: list[Item]
 
 
-def score_run(run: Run, split: str, beams: Sequence[int]) -> Iterator[Scored]:
-    """Decode and score a split at each beam; save predictions and record in the run's folder."""
-    refuse_links(folder_of(run.path))  # before the work, not after it
+def score_run(run: Run, split: str, beams: Sequence[int], *, keep: bool = True) -> Iterator[Scored]:
+    """Decode and score a split at each beam; with `keep`, save predictions and record in the run's folder."""
+    if keep:  # before the work, not after it
+        _check_writable(folder_of(run.path))
+    _check_files(run, split)
     items = run.items(split)
     for beam in beams:
         found = evaluate(run.decoder(), items, beam=beam)
         texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
         record = run.signature(split=split, beam=beam, evaluation=found)
-        if run.group.leads:
+        if keep and run.group.leads:
             _write(run, split, beam, texts, record)
         yield Scored(record, found, texts, items)
 
 
 def score_against(
-    run: Run, against: Path | None, split: str, beams: Sequence[int], *, others_sets: Sequence[str] = ()
+    run: Run,
+    against: Path | None,
+    split: str,
+    beams: Sequence[int],
+    *,
+    others_sets: Sequence[str] = (),
+    keep: bool = True,
 ) -> list[dict[str, Any]]:
     """The records of a split at each beam; with `against`, tests for a difference to that run in each record.
 
     `others_sets` are overrides for that run, such as the place of its data.
     """
-    scored = list(score_run(run, split, beams))
+    scored = list(score_run(run, split, beams, keep=keep))
     results = [one.record for one in scored]
     if against is None:
         return results
     # Overrides of the search belong to one run: the other one is searched as its own recipe says.
-    other = open_run(against, others_sets, run.group)
-    pairs = list(zip(scored, score_run(other, split, beams), strict=True))
+    other = open_run(against, others_sets, run.group, keep=keep)
+    pairs = list(zip(scored, score_run(other, split, beams, keep=keep), strict=True))
     # The tests take a while, and one process is enough for them.
     tests = run.group.first(lambda: [compare(run, a, other, b) for a, b in pairs])
     return [{**result, "against": test} for result, test in zip(results, tests, strict=True)]
@@ -100,12 +112,25 @@ def show_scores(results: Sequence[dict[str, Any]]) -> None:
         print(f"p ({name}): {test}")
 
 
+def _check_writable(folder: Path) -> None:
+    refuse_links(folder)
+    if not os.access(folder, os.W_OK):
+        raise ArgbeamError(f"cannot write {folder}: it is read-only for you; {_SAVES}")
+
+
+def _check_files(run: Run, split: str) -> None:
+    """The files of the split must be where the recipe has them."""
+    for key, path in named_files(run.recipe.data):
+        if key.startswith(f"data.{split}") and not os.path.exists(path):  # noqa: PTH110 - a name may be too long
+            raise DataError(f"{path}: no such file; {key} names it; --data DIR says where the data is now")
+
+
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
     folder, predictions = run.folder, run.folder / PREDICTIONS
     refuse_links(folder)
     power = f".power{record['length_power']:g}" if record["length_power"] else ""
     stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
-    with writing(folder, "evaluate saves its results there"):
+    with writing(folder, _SAVES):
         predictions.mkdir(exist_ok=True)
         lines = "".join(f"{text}\n" for text in texts)
         write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())

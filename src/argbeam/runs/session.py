@@ -21,29 +21,50 @@ _STOPPING = "argbeam: stopping after this update; a second signal stops at once"
 
 @dataclass
 class TrainingOutcome:
-    """The records of all stages, and the signal that stopped training (0: it is finished)."""
+    """The records of all stages, and the signal that stopped training (0: it is finished).
+
+    `saved` is False where the signal came before the first update: there was nothing to save.
+    """
 
     stages: list[dict[str, Any]] = field(default_factory=list)
     signal: int = 0
+    saved: bool = True
 
 
 def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = ALONE) -> TrainingOutcome:
     """Train or resume; SIGINT, SIGTERM and SIGHUP stop training after the current update and save it.
 
-    Of several processes only the first one shows progress and returns records.
+    Before the first update, while files are read, they stop it at once. Of several processes only the first one shows
+    progress and returns records.
     """
-    outcome = TrainingOutcome()
+    outcome, updating = TrainingOutcome(), False
+
+    def receive() -> None:
+        if not updating:
+            raise KeyboardInterrupt
+        note(_STOPPING)
+
+    def stop_asked() -> bool:
+        nonlocal updating
+        updating = True
+        return bool(received)
+
     with (
-        stop_signals(lambda: note(_STOPPING), only_first=True) as received,
+        stop_signals(receive, only_first=True) as received,
         training_display(recipe, title=title) if group.leads else nullcontext(_unseen) as show,
         _tensorboard(recipe, folder) if group.leads else nullcontext(_unseen) as curves,
     ):
-        for event in train(recipe, folder, stop_asked=lambda: bool(received), group=group):
-            show(event)
-            curves(event)
-            if isinstance(event, Saved) and event.stopped:
-                # Another process may have received the signal.
-                outcome.signal = received[0] if received else signal.SIGTERM
+        try:
+            for event in train(recipe, folder, stop_asked=stop_asked, group=group):
+                show(event)
+                curves(event)
+                if isinstance(event, Saved) and event.stopped:
+                    # Another process may have received the signal.
+                    outcome.signal = received[0] if received else signal.SIGTERM
+        except KeyboardInterrupt:
+            if updating or group.size > 1:  # the other processes notice that this one ends
+                raise
+            return TrainingOutcome(signal=received[0], saved=False)
     if group.leads:
         outcome.stages = [r for r in read_records(folder / RECORDS) if r.get("kind") == "stage"]
     return outcome

@@ -44,12 +44,12 @@ def train(
     """
     with ExitStack() as held:
         group.first(lambda: layout.check_out(folder))
-        group.first(lambda: held.enter_context(layout.lock_folder(folder, doing="training this run")))
+        group.first(lambda: held.enter_context(_lock(folder)))
         yield from _train(recipe, folder, stop_asked, group)
 
 
 def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: Group) -> Iterator[Event | Notice]:
-    group.first(lambda: _check_same(recipe, folder))
+    group.first(lambda: check_same(recipe, folder))
     if group.first(lambda: latest(folder / layout.MODEL).checkpoint is not None):
         yield Notice(f"{folder}: training is finished; nothing to do")
         return
@@ -91,6 +91,10 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     yield from _save_events(folder, trainer)
 
 
+def _lock(folder: Path) -> AbstractContextManager[None]:
+    return layout.lock_folder(folder, doing="training this run", first=layout.RECIPE)
+
+
 def build_model(recipe: Recipe, task: Task) -> Network:
     """The recipe's model with weights drawn from its seed."""
     model = make_model(
@@ -121,8 +125,8 @@ def start_weights(recipe: Recipe, task: Task, model: Network, start: Run | None)
         yield Notice(f"{path}: vectors for {vectors.found} of {vectors.asked} words")
 
 
-def _check_same(recipe: Recipe, folder: Path) -> None:
-    """A run is resumed with its own recipe."""
+def check_same(recipe: Recipe, folder: Path) -> None:
+    """Refuse to resume a run with another recipe than its own."""
     path = folder / layout.RECIPE
     if not path.exists():
         return

@@ -16,6 +16,7 @@ from argbeam.runtime.graph_cache import CudaRecorder, Recorder
 from argbeam.settings import Runtime
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+_SMALL_MODEL = 4_000_000  # parameters
 _KERNEL_DTYPES = (torch.float32, torch.int32, torch.int64)
 # For comparisons: with ARGBEAM_KERNELS=0 the plain torch path runs everywhere.
 _KERNELS_WANTED = os.environ.get("ARGBEAM_KERNELS", "1") != "0"
@@ -44,6 +45,19 @@ def set_precision(device: torch.device, *, tf32: bool) -> None:
     """Whether float32 matrix products may use TF32 on CUDA; a CPU has no TF32."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
+
+
+def set_decoding_threads(runtime: Runtime, device: torch.device, parameters: int) -> None:
+    """The recipe's number of CPU threads, or what is fast for a model with so many parameters.
+
+    One thread for a small model: its operations are shorter than the wait of threads for one another. Otherwise one
+    for each idle core, as a thread that waits for a busy core holds up all others. Never more than torch's default.
+    """
+    if runtime.threads:
+        torch.set_num_threads(runtime.threads)
+    elif device.type == "cpu":
+        idle = 1 if parameters < _SMALL_MODEL else round(len(os.sched_getaffinity(0)) - os.getloadavg()[0])
+        torch.set_num_threads(max(1, min(idle, torch.get_num_threads())))
 
 
 def make_recorder(runtime: Runtime, device: torch.device) -> Recorder | None:

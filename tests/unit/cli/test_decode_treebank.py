@@ -183,7 +183,7 @@ def test_a_dead_end_is_a_tree_and_is_told(tmp_path: Path) -> None:
     run = load(tmp_path / "run", device="cpu")
     text, counts = parsed(run, "".join(f"{i}\tira" + "\t_" * 8 + "\n" for i in (1, 2)) + "\n", tmp_path)
     assert [line.split("\t")[6:8] for line in text.splitlines()] == [["0", "root"], ["1", "dep"], []]
-    assert counts.notice == "of 1 sentences 0 are unfinished (the length limit was met) and 1 met a dead end"
+    assert list(counts.notices()) == ["of 1 sentences 0 are unfinished (the length limit was met) and 1 met a dead end"]
 
 
 @pytest.mark.parametrize("name", ["in.xz", "in.gz"])

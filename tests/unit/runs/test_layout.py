@@ -35,6 +35,31 @@ def test_what_a_kill_leaves_before_the_recipe_is_written_can_be_trained_into(rec
     check_out(tmp_path)  # a run may hold notes of its user's
 
 
+def test_a_folder_inside_a_run_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    finish(recipe, tmp_path / "run")
+    message = f"{tmp_path / 'run' / 'a' / 'b'}: inside the run {tmp_path / 'run'}; --out takes a folder outside of it"
+    assert refusal(finish, recipe, tmp_path / "run" / "a" / "b", error=ArgbeamError) == message
+    assert not (tmp_path / "run" / "a").exists()
+
+
+@pytest.mark.parametrize("before", [(), ("a",), ("a", "a/b"), ("a", "a/b", "a/b/.lock")])
+@pytest.mark.parametrize("store", ["true", "false"])
+def test_a_failed_start_leaves_nothing_behind(tmp_path: Path, before: tuple[str, ...], store: str) -> None:
+    """What was there stays: folders, and the lock file of a run that was killed."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    out.mkdir()
+    recipe = one_epoch(data, f"runtime.store={store}")
+    (data / "dev.txt").write_bytes(b"not UTF-8: \xff\n")
+    for name in before:
+        (out / name).touch() if name.endswith(".lock") else (out / name).mkdir()
+    assert "not UTF-8" in refusal(finish, recipe, out / "a" / "b")
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*")}
+    if "a/b" in before:  # the store may be of an earlier start, and is used again
+        left = {name for name in left if not name.startswith("a/b/store")}
+    assert left == set(before)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_link_under_any_name_of_a_run_is_refused_and_not_followed(recipe: Recipe, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import stat
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ from argbeam.files import reading
 
 # Endings of a compressed file's name, and none.
 COMPRESSIONS = ("", ".gz", ".xz")
+LONGEST_LINE = 1 << 26  # bytes
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,17 @@ def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
     the start is dropped.
     """
     with open_bytes(path) as stream:
-        for line, raw in enumerate(stream, start=1):
+        line = 1
+        while raw := stream.readline(LONGEST_LINE + 2):
+            check_line(len(raw), path, line)
             yield line, decode_line(raw, path, line)
+            line += 1
+
+
+def check_line(length: int, path: Path | str, line: int) -> None:
+    """Refuse a line of so many bytes before memory is full: a file without line ends is no text."""
+    if length > LONGEST_LINE + 1:  # with its line end
+        raise DataError(f"{path}:{line}: a line of more than {LONGEST_LINE >> 20} MiB; lines end in a newline")
 
 
 def decode_line(raw: bytes, path: Path | str, line: int) -> str:
@@ -91,9 +102,19 @@ def decode_line(raw: bytes, path: Path | str, line: int) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BufferedIOBase]:
-    """Open a plain, `.gz` or `.xz` file; a failure to open or to read it is a DataError."""
+    """Open a plain, `.gz` or `.xz` file; a failure to open or to read it is a DataError, and so is a pipe."""
+    if is_pipe(path):
+        raise DataError(f"{path}: a pipe; it is read more than once, so a file is needed")
     with unpacking(path), open_stream(path) as stream:
         yield stream
+
+
+def is_pipe(path: Path) -> bool:
+    """Whether the path is a named pipe, which opens only when another process opens it too."""
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):  # reported where the file is opened
+        return False
 
 
 @contextmanager
