@@ -263,7 +263,7 @@ def test_one_process_trains_a_run_at_a_time(tmp_path: Path) -> None:
 
 
 def test_an_out_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
-    message = f"cannot write {tmp_path / 'train.txt'}: File exists; --out takes a folder"
+    message = f"{tmp_path / 'train.txt'}: a file; --out takes a new folder, or a run"
     assert refusal(finish, one_epoch(tmp_path), tmp_path / "train.txt", error=ArgbeamError) == message
 
 
