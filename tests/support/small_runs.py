@@ -126,10 +126,10 @@ def stop_after(recipe: Recipe, folder: Path, updates: int, group: Group = ALONE)
     """Train, and ask for a stop once so many updates of this call are done."""
     done, plain = 0, TrainStep.__call__
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any, last: bool) -> None:
         nonlocal done
-        plain(*arguments)
-        done += 1
+        plain(*arguments, last=last)
+        done += last
 
     with patch.object(TrainStep, "__call__", counted):
         list(train(recipe, folder, stop_asked=lambda: done >= updates, group=group))

@@ -99,8 +99,10 @@ def make_batch(examples: Sequence[Example], *, source_length: int = 0, target_le
 class BatchPlan:
     """Batches of an epoch and their order: a pure function of the corpus, the seed and the epoch.
 
-    Examples are sorted by rounded lengths, ties in an order that changes with the epoch, and cut into batches of
-    `size`. Few shapes occur, each as often in every epoch, and at most one batch is not full.
+    Examples are sorted by rounded lengths, ties in an order that changes with the epoch, and cut into batches: of
+    `size` examples or, with `tokens`, of as many as have at most so many tokens on either side, padding included. The
+    rows of a batch are then a function of its lengths. Few shapes occur, each as often in every epoch. `accumulate`
+    batches make an update.
     """
 
     examples: Sequence[Example]
@@ -108,6 +110,8 @@ class BatchPlan:
     round_source: int
     round_target: int
     seed: int
+    tokens: int = 0
+    accumulate: int = 1
 
     def epoch(self, epoch: int, *, by_length: bool = False) -> "EpochBatches":
         """The batches of an epoch as lists of indices into `examples`; `by_length` puts short examples first."""
@@ -118,11 +122,16 @@ class BatchPlan:
         order_N = shuffled_N[np.argsort(self._keys_N[shuffled_N], kind="stable")]
         if not by_length:
             rng.shuffle(batches)
-        return EpochBatches(order_N, np.frombuffer(batches, dtype=np.int64), self.size)
+        return EpochBatches(order_N, np.frombuffer(batches, dtype=np.int64), self._starts, self.accumulate)
 
     def __len__(self) -> int:
         """The count of batches in an epoch."""
-        return -(-len(self.examples) // self.size)
+        return len(self._starts)
+
+    @property
+    def updates(self) -> int:
+        """The count of updates in an epoch."""
+        return -(-len(self) // self.accumulate)
 
     def batch(
         self, indices: Sequence[int], view: Callable[[Example], Example] = lambda example: example, group: Group = ALONE
@@ -132,19 +141,41 @@ class BatchPlan:
         `view` may change token ids, but no length.
         """
         examples = [self.examples[i] for i in indices]
+        source = round_up(max(len(e.source) for e in examples), self.round_source)
+        target = round_up(max(len(e.target) for e in examples), self.round_target)
         return make_batch(
             [view(example) for example in group.share(examples)],
-            source_length=round_up(max(len(e.source) for e in examples), self.round_source),
-            target_length=round_up(max(len(e.target) for e in examples), self.round_target),
-            size=group.share_of(self.size),
+            source_length=source,
+            target_length=target,
+            size=group.share_of(self._rows(source, target)),
         )
 
     def shapes(self) -> set[tuple[int, int, int]]:
         """All shapes that occur."""
-        keys_N, starts = np.sort(self._keys_N), np.arange(len(self)) * self.size
-        source = np.maximum.reduceat(keys_N % _KEY, starts).tolist()
-        target = np.maximum.reduceat(keys_N // _KEY, starts).tolist()
-        return {(self.size, max(s, 1), t) for s, t in zip(source, target, strict=True)}
+        keys_N = np.sort(self._keys_N)
+        source = np.maximum.reduceat(keys_N % _KEY, self._starts).tolist()
+        target = np.maximum.reduceat(keys_N // _KEY, self._starts).tolist()
+        return {(self._rows(s, t), max(s, 1), t) for s, t in zip(source, target, strict=True)}
+
+    def _rows(self, source: int, target: int) -> int:
+        """Rows of a batch of these rounded lengths."""
+        return max(1, self.tokens // max(source, target, 1)) if self.tokens else self.size
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        """Places in the sorted examples at which batches start: the same in every epoch."""
+        if not self.tokens:
+            return np.arange(0, len(self.examples), self.size)
+        keys_N = np.sort(self._keys_N)
+        longest_N = np.maximum(np.maximum(keys_N % _KEY, keys_N // _KEY), 1)
+        starts, start = [], 0
+        while start < len(keys_N):
+            starts.append(start)
+            most = max(1, self.tokens // int(longest_N[start]))
+            # One row more than fits with the longest so far ends the batch.
+            so_far = np.maximum.accumulate(longest_N[start : start + most])
+            start += max(1, int((so_far * np.arange(1, len(so_far) + 1) <= self.tokens).sum()))
+        return np.array(starts)
 
     @cached_property
     def _keys_N(self) -> IntArray:
@@ -157,22 +188,29 @@ class BatchPlan:
 
 @dataclass(frozen=True, eq=False)
 class EpochBatches:
-    """The batches of an epoch in order, each a list of example indices: two arrays for a corpus of any size."""
+    """The batches of an epoch in order, each a list of example indices: three arrays for a corpus of any size."""
 
     order_N: IntArray
     batches: IntArray
-    size: int
+    starts: IntArray
+    accumulate: int = 1
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitem__(self, place: int) -> list[int]:
-        start = int(self.batches[place]) * self.size
-        indices: list[int] = self.order_N[start : start + self.size].tolist()
+        number = int(self.batches[place])
+        end = int(self.starts[number + 1]) if number + 1 < len(self.starts) else len(self.order_N)
+        indices: list[int] = self.order_N[int(self.starts[number]) : end].tolist()
         return indices
 
     def __iter__(self) -> Iterator[list[int]]:
         return (self[place] for place in range(len(self)))
+
+    def of_update(self, update: int) -> list[list[int]]:
+        """The batches of an update of this epoch: `accumulate`, or what is left for the last one."""
+        first = update * self.accumulate
+        return [self[place] for place in range(first, min(len(self), first + self.accumulate))]
 
 
 def lengths_of(examples: Sequence[Example]) -> Lengths:

@@ -12,8 +12,35 @@ class Batching(Settings):
     """From sentences to batches."""
 
     size: int = Field(default=64, ge=1, le=2**20, description="sentences in a batch")
+    tokens: int = Field(
+        default=0,
+        ge=0,
+        le=2**30,
+        description="most tokens of a batch on either side, padding included, instead of batch.size; 0: by sentences",
+    )
+    accumulate: int = Field(default=1, ge=1, le=2**20, description="batches whose gradients make one update")
     round_source: int = Field(default=4, ge=1, le=1024, description="source lengths are padded to a multiple of this")
     round_target: int = Field(default=4, ge=1, le=1024, description="target lengths are padded to a multiple of this")
+
+    def of_stage(self, stage: "Stage") -> "Batching":
+        """The batches of a stage: these, but for what the stage says otherwise."""
+        changes = {key: value for key, value in stage.batch.model_dump().items() if value}
+        # A stage that counts sentences does not count tokens.
+        return self.model_copy(update={"tokens": 0, **changes} if "size" in changes else changes)
+
+
+class StageBatching(Settings):
+    """What a stage changes of the recipe's batches."""
+
+    size: int = Field(default=0, ge=0, le=2**20, description="batch.size of this stage; 0: as there")
+    tokens: int = Field(default=0, ge=0, le=2**30, description="batch.tokens of this stage; 0: as there")
+    accumulate: int = Field(default=0, ge=0, le=2**20, description="batch.accumulate of this stage; 0: as there")
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> "StageBatching":
+        if self.size and self.tokens:
+            raise ValueError(f"size = {self.size} and tokens = {self.tokens}: one of them must be 0")
+        return self
 
 
 MaxNorm = Annotated[float, Field(gt=0, description="gradients with a larger norm are scaled down to this")]
@@ -80,6 +107,7 @@ class Stage(Settings):
     epochs: int = Field(ge=1, lt=10**6, description="passes over the training data")
     loss: Loss = Field(description="loss to minimise")
     optimizer: Optimizer = Field(description="optimizer of the stage")
+    batch: StageBatching = StageBatching()
     first_epoch_by_length: bool = Field(default=False, description="order the first epoch from short to long sentences")
     keep: Literal["perplexity", "score", "last"] = Field(
         default="score", description="epoch whose weights are kept: best dev perplexity, best dev score, or the last"

@@ -34,7 +34,7 @@ _FIGURES = {
 def dev_figures(
     decoder: BatchDecoder, items: Sequence[Item], stage: Stage, *, train_batch: int, update: int
 ) -> dict[str, Any]:
-    """The `dev` part of an epoch's record. `train_batch` is the size of training batches."""
+    """The `dev` part of an epoch's record. `train_batch` is the size of the smallest training batches."""
     figures: dict[str, Any] = {}
     if decoder.rule.normalised or stage.keep == "perplexity":
         examples = [decoder.task.example(item, i) for i, item in enumerate(items)]

@@ -66,8 +66,8 @@ class Trainer:
     group: Group = ALONE
 
     def __post_init__(self) -> None:
-        batch = self.recipe.batch
-        self.plan = BatchPlan(self.train, batch.size, batch.round_source, batch.round_target, self.recipe.seed)
+        stages = list(self.recipe.stages.values())
+        self.plan = self._plan(stages[min(self.position.stage, len(stages) - 1)])
         self.best: dict[str, Tensor] = {}
         self.stopping = False
         self.saved_at, self.saved_when = self.position.update, time.perf_counter()
@@ -117,13 +117,16 @@ class Trainer:
         position.best_value, position.best_epoch, self.best = None, -1, {}
         yield self._saved(loss, None)
 
+    def _plan(self, stage: Stage) -> BatchPlan:
+        return BatchPlan(self.train, seed=self.recipe.seed, **self.recipe.batch.of_stage(stage).model_dump())
+
     def _start_stage(self, name: str, settings: Stage) -> _Stage:
         """With a fresh optimizer; the first stage of a resumed run with the state that was saved."""
-        runtime = self.recipe.runtime
+        runtime, self.plan = self.recipe.runtime, self._plan(settings)
         loss = make_loss(settings.loss, self.task, width=self._output_width())
         if loss.weights is not None:
             loss.weights.module.to(self.device)
-        optimizer = make_optimizer(self.model, loss, settings, updates_per_epoch=len(self.plan))
+        optimizer = make_optimizer(self.model, loss, settings, updates_per_epoch=self.plan.updates)
         bf16 = runtime.precision == "bf16"
         step = TrainStep(self.model, optimizer, self.recipe.seed, self.device, bf16=bf16, group=self.group)
         if self.resumed:
@@ -145,28 +148,31 @@ class Trainer:
         run_step, pin = stage.captured or step, self.device.type == "cuda"
         start_batch, start_time = position.batch, time.perf_counter()
         start_words = sum_of(step.sums.read(), "words")  # of this epoch, before the stop that training resumed from
-        while position.batch < len(batches):
-            batch = self.plan.batch(batches[position.batch], lambda e: self.task.training_view(e, order), self.group)
-            run_step(step_loss, batch.pin() if pin else batch, position.update)
+        updates = self.plan.updates
+        while position.batch < updates:
+            parts = batches.of_update(position.batch)
+            for number, indices in enumerate(parts, 1):
+                batch = self.plan.batch(indices, lambda e: self.task.training_view(e, order), self.group)
+                run_step(step_loss, batch.pin() if pin else batch, position.update, last=number == len(parts))
             if stage.captured is not None:
                 yield from self._report_failure("training steps", stage.captured.graphs)
             position.batch, position.update = position.batch + 1, position.update + 1
-            last = position.batch == len(batches)
+            last = position.batch == updates
             if position.batch % _READ_EVERY == 0 or last:
                 sums, elapsed = step.sums.read(), self._add_seconds_since(start_time)
                 self._check_finite(step)
                 words = sum_of(sums, "words")
-                batches_left = len(batches) * (stage.settings.epochs - position.epoch) - position.batch
+                updates_left = updates * (stage.settings.epochs - position.epoch) - position.batch
                 yield Progress(
                     stage=stage.name,
                     epoch=position.epoch,
-                    update=len(batches) * position.epoch + position.batch,
-                    updates=len(batches) * stage.settings.epochs,
+                    update=updates * position.epoch + position.batch,
+                    updates=updates * stage.settings.epochs,
                     loss=sum_of(sums, "loss") / max(1.0, words),
                     violations=sum_of(sums, "violations") / max(1.0, words),
                     words_per_second=max(0.0, words - start_words) / max(elapsed, 1e-9),
                     beam=step_loss.beam,
-                    seconds_left=batches_left * elapsed / max(1, position.batch - start_batch),
+                    seconds_left=updates_left * elapsed / max(1, position.batch - start_batch),
                 )
                 start_batch, start_time, start_words = position.batch, time.perf_counter(), words
             self.stopping = self._agreed_to_stop()
@@ -186,7 +192,7 @@ class Trainer:
         position, started, step = self.position, time.perf_counter(), stage.step
         sums = step.sums.read()
         with step.optimizer.averaged():
-            size = self.recipe.batch.size
+            size = min(rows for rows, _, _ in self.plan.shapes())
             dev = dev_figures(stage.decoder, self.dev, stage.settings, train_batch=size, update=position.update)
             value = judged_value(stage.settings, dev)
             better = is_better(stage.settings, value, position.best_value)

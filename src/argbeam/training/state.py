@@ -12,7 +12,10 @@ from argbeam.training.step import TrainStep
 
 @dataclass
 class Position:
-    """How far a run is. With the tensors this is its whole state: noise depends on the update only."""
+    """How far a run is; `batch` counts the updates of the epoch.
+
+    With the tensors this is its whole state: noise depends on the update only.
+    """
 
     stage: int = 0
     epoch: int = 0

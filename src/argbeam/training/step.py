@@ -56,6 +56,18 @@ class BatchGradients:
     def plus(self, other: "BatchGradients") -> "BatchGradients":
         return self._with(torch._foreach_add(self._tensors(), other._tensors()))
 
+    def add(self, other: "BatchGradients") -> None:
+        """Add in place: captured steps add to these very tensors."""
+        torch._foreach_add_(self._tensors(), other._tensors())
+
+    def clear(self) -> None:
+        """Back to zero, in place."""
+        torch._foreach_zero_(self._tensors())
+
+    def zeros(self) -> "BatchGradients":
+        """As many zeros."""
+        return self._with([torch.zeros_like(tensor) for tensor in self._tensors()])
+
     def over(self, group: Group) -> "BatchGradients":
         """The sum over all processes, in one exchange."""
         if group.size == 1:
@@ -80,8 +92,9 @@ class BatchGradients:
 class TrainStep:
     """Forward, backward, clipping and update of one batch, with running sums of what it reports.
 
-    The batch is this process's share of the group's. `streak` holds, on the device, the number of updates in a row that
-    were left out up to now because their gradient was not finite, and the largest such number so far.
+    The batch is this process's share of the group's. Batches before the `last` one of an update only add to `pending`:
+    the update is that of one batch of all their rows. `streak` holds, on the device, the number of updates in a row
+    that were left out up to now because their gradient was not finite, and the largest such number so far.
     """
 
     model: Model
@@ -94,11 +107,27 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self.streak = torch.zeros(2, dtype=torch.int64, device=self.device)
+        self.pending: BatchGradients | None = None
 
-    def __call__(self, loss: StepLoss, batch: Batch, update: int | Tensor) -> None:
+    def __call__(self, loss: StepLoss, batch: Batch, update: int | Tensor, *, last: bool = True) -> None:
         """Train on one batch, which may lie on the host; `update` is the number of updates before it."""
         update = torch.as_tensor(update, device=self.device)
-        found = self._gradients(loss, batch.to(self.device), update).over(self.group)
+        found = self._gradients(loss, batch.to(self.device), update)
+        if not last or self.pending is not None:
+            found = self._accumulated(found)
+        if last:
+            self._update(found.over(self.group))
+            if self.pending is not None:
+                self.pending.clear()
+
+    def _accumulated(self, found: BatchGradients) -> BatchGradients:
+        """The sum of this update's batches so far. Another loss, whose sums have other names, starts with an update."""
+        if self.pending is None or self.pending.sums.keys() != found.sums.keys():
+            self.pending = found.zeros()
+        self.pending.add(found)
+        return self.pending
+
+    def _update(self, found: BatchGradients) -> None:
         norm = self.optimizer.step(found.gradients, total=found.total, count=found.divisor)
         finite = norm.isfinite()
         self.sums.add(
@@ -125,7 +154,7 @@ class TrainStep:
                 return one.plus(other)
         raise ArgbeamError(
             f"out of memory with {rows} sentences of {source} source and {target} target words, and in halves too; "
-            "lower batch.size or text.max_length"
+            "lower text.max_length, or batch.size with more batch.accumulate for the same updates"
         )
 
     def _pass(self, loss: StepLoss, batch: Batch, update: Tensor, *, split: float) -> BatchGradients:

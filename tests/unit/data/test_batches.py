@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import fields
+from itertools import chain
 
 import torch
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from argbeam.data.batches import Batch, BatchPlan, Example, in_order_of_length, make_batch
 from argbeam.data.vocabulary import PAD
+from argbeam.runtime.group import Group
 
 lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=40)
 
@@ -75,6 +77,38 @@ def test_the_order_is_that_of_plain_lists(
     plan = plan_of(sizes, size=size, seed=seed)
     assert list(plan.epoch(epoch, by_length=by_length)) == batches
     assert len(plan) == len(plan.epoch(epoch)) == len(batches)
+
+
+@given(sizes=lengths, tokens=st.integers(1, 60), epoch=st.integers(0, 3), shares=st.integers(1, 3))
+@settings(max_examples=60)
+def test_batches_by_tokens_are_as_full_as_their_lengths_allow(
+    sizes: list[tuple[int, int]], tokens: int, epoch: int, shares: int
+) -> None:
+    """Every example once; at most so many tokens a side, or one example; the next example would not have fitted; rows
+    are a function of the lengths, shapes the same in every epoch, and processes have the same shape."""
+    plan = BatchPlan(examples_of(sizes), 64, 2, 3, 1, tokens=tokens)
+    batches = list(plan.epoch(epoch, by_length=True))
+    assert sorted(chain(*batches)) == list(range(len(sizes)))
+    for numbers, after in zip(batches, [*batches[1:], None], strict=True):
+        rows, source, target = plan.batch(numbers).shape
+        assert rows == max(1, tokens // max(source, target)) >= len(numbers)
+        if after is not None:
+            longest = max(source, target, *plan.batch(after[:1]).shape[1:])
+            assert (len(numbers) + 1) * longest > tokens
+        shapes = {plan.batch(numbers, group=Group(rank, shares)).shape for rank in range(shares)}
+        assert shapes == {(-(-rows // shares), source, target)}
+    assert plan.shapes() == {plan.batch(numbers).shape for numbers in plan.epoch(epoch + 1)}
+    assert sorted(map(sorted, plan.epoch(epoch))) == sorted(map(sorted, batches))
+    assert len(plan) == len(batches)
+
+
+def test_the_batches_of_updates_are_those_of_the_epoch_in_its_order() -> None:
+    """Seven batches, three an update: 3, 3, 1."""
+    plan = BatchPlan(examples_of([(n, n) for n in range(1, 8)]), 1, 1, 1, 1, accumulate=3)
+    epoch = plan.epoch(0)
+    updates = [epoch.of_update(update) for update in range(plan.updates)]
+    assert [len(update) for update in updates] == [3, 3, 1]
+    assert list(chain(*updates)) == list(epoch)
 
 
 def test_evaluation_starts_with_the_longest_source_and_long_ones_are_in_smaller_batches() -> None:

@@ -137,7 +137,11 @@ def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, tmp_path
     losses = {"pretrain": PRETRAIN["loss"], "bso": BSO["loss"], "mixer": {"kind": "mixer"}, "mrt": {"kind": "mrt"}}
     stages = {name: {**PRETRAIN, "loss": loss, "epochs": 1, "optimizer": OPTIMIZER} for name, loss in losses.items()}
     # A large eps: from nothing, Adam takes a gradient of 1e-17 for a large one too.
-    stages["pretrain"] |= {"loss": SMOOTHED, "optimizer": {**ADAMW, "eps": 0.01}}
+    stages["pretrain"] |= {
+        "loss": SMOOTHED,
+        "optimizer": {**ADAMW, "eps": 0.01},
+        "batch": {"tokens": 20, "accumulate": 2},
+    }
     recipe = small_recipe("batch.size=5", "decode.batch=2", task=task, stages=stages)
     in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
     finish_in_float64(recipe, tmp_path / "alone")

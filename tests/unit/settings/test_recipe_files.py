@@ -130,7 +130,7 @@ def test_overrides_take_lists_tables_and_whole_stages_and_the_last_one_wins() ->
 # Overrides and their error, one case a line.
 MESSAGES = r"""
 model.hiden=3 => --set: unknown key model.hiden; did you mean model.hidden?
-batch.zzz=3 => --set: unknown key batch.zzz; accepted: size, round_source, round_target
+batch.zzz=3 => --set: unknown key batch.zzz; accepted: size, tokens, accumulate, round_source, round_target
 stages.bso.loss.train_beem=3 => --set: unknown key stages.bso.loss.train_beem; did you mean stages.bso.loss.train_beam?
 stages={"a b" = {}} => --set: stages.a b = "a b": a stage's name has letters, digits, - and _ only (and 3 more)
 stages.bsoo.epochs=3 => --set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean stages.bso?
@@ -175,6 +175,7 @@ stages.bso.optimizer={kind='adamw', rate=1, betas=[0.9]} => --set: stages.bso.op
 stages.bso.optimizer={kind='adamw', rate=1, betas=[0.9, 'a']} => --set: stages.bso.optimizer.betas[1] = "a": found a string, accepted: a number
 stages.bso.optimizer={kind='adamw', rate=1, betas=0.9} => --set: stages.bso.optimizer.betas = 0.9: found a number, accepted: a list of numbers
 stages.pretrain.loss.label_smoothing=1 => --set: stages.pretrain.loss.label_smoothing = 1: must be at least 0 and less than 1
+stages.bso.batch={size=3, tokens=4} => --set: stages.bso.batch: size = 3 and tokens = 4: one of them must be 0
 text.min_length=61 => x.toml: text: min_length = 61 is more than max_length = 60; nothing fits
 text.subwords=8000 => x.toml: text.subwords = 8000: only for translation; 0 for word_ordering
 decode.length_power=-1 => --set: decode.length_power = -1: must be a number at least 0, or "dev"

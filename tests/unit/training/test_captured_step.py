@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -125,13 +126,13 @@ class RecordableStep(TrainStep):
     recorder: StandInRecorder = field(default_factory=StandInRecorder)
     eager: int = 0
 
-    def __call__(self, loss: StepLoss, batch: Batch, update: Tensor) -> None:
+    def __call__(self, loss: StepLoss, batch: Batch, update: Tensor, *, last: bool = True) -> None:
         if self.recorder.open is None:
             self.eager += 1
-            super().__call__(loss, batch, update)
+            super().__call__(loss, batch, update, last=last)
         else:
             self.recorder.check("written")
-            self.recorder.open.work = partial(super().__call__, loss, batch, update)
+            self.recorder.open.work = partial(super().__call__, loss, batch, update, last=last)
 
 
 class NothingForTheHost(TorchDispatchMode):
@@ -470,6 +471,43 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
     assert_same_step(whole, split, weights=(1e-10, 1e-12), sums=1e-10)
 
 
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_batches_that_make_one_update_have_the_numbers_of_one_batch(name: str, captured: bool, float64: None) -> None:
+    """To rounding in float64: eleven sentences at once, and in three batches of other shapes; the third update has one
+    batch alone, and the loss changes between two updates."""
+    losses = [fresh(name, CPU) for _ in range(2)]
+    for loss in losses:
+        if loss.weights is not None:
+            loss.weights.module.double()
+    whole, parts = (cpu_step(loss) for loss in losses)
+    for total in (*whole.optimizer.state, *parts.optimizer.state):
+        total.fill_(0.01)  # as above
+    stepper = CapturedStep(parts, parts.recorder) if captured else parts
+    batches, three = plan(), [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10]]
+    for update, numbers in enumerate([three, three, three[:1], three, three]):
+        whole(losses[0].at(2 * update // 3), batches.batch(list(chain(*numbers))), update)
+        for place, part in enumerate(numbers, 1):
+            stepper(losses[1].at(2 * update // 3), batches.batch(part), update, last=place == len(numbers))
+    assert parts.sums.read()["updates"] == 5
+    assert sum(graph.replays for graph in parts.recorder.graphs) == 13 * captured - parts.eager * captured
+    assert_same_step(whole, parts, weights=(1e-9, 1e-11), sums=1e-9)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_bad_batch_spoils_its_update_and_no_other(place: int) -> None:
+    step, batch = cpu_step(), plan().batch([0, 1, 2, 3])
+    weights = weights_of(step)
+    for number in range(2):
+        step(LOSS_NOT_FINITE if number == place else OfBias(), batch, 0, last=number == 1)
+    assert same_tensors(weights_of(step), weights)
+    for number in range(2):
+        step(OfBias(), batch, 1, last=number == 1)
+    found = step.sums.read()
+    assert (found["updates"], found["not_finite"]) == (2.0, 1.0)
+    assert not same_tensors(weights_of(step), weights)
+
+
 @pytest.mark.parametrize(("size", "rows", "tries"), [(4, 1, [4, 2]), (1, 0, [1])])
 def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: int, tries: list[int]) -> None:
     step, tried = cpu_step(), list[int]()
@@ -479,7 +517,7 @@ def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: 
         step(SmallMemory(CrossEntropy(), rows, tried), batch, 0)
     assert str(error.value) == (
         f"out of memory with {size} sentences of 2 source and 2 target words, and in halves too; "
-        "lower batch.size or text.max_length"
+        "lower text.max_length, or batch.size with more batch.accumulate for the same updates"
     )
     assert tried == tries
     assert same_tensors(weights_of(step), weights)

@@ -157,8 +157,8 @@ def test_a_stage_ends_with_the_average_if_asked_to(tmp_path: Path, keep: str, av
     expected = {name: value.double() for name, value in weights_of(plain).items()}
     step = TrainStep.__call__
 
-    def averaging(self: TrainStep, *arguments: Any) -> None:
-        step(self, *arguments)
+    def averaging(self: TrainStep, *arguments: Any, last: bool) -> None:
+        step(self, *arguments, last=last)
         for name, value in weights_of(plain).items():
             expected[name] = decay * expected[name] + (1 - decay) * value.double()
 
