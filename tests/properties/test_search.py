@@ -105,6 +105,8 @@ def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_li
             successors, score, beam=beam, length=case.lengths[b], n_best=n_best, length_power=power
         )
         assert sequences(result, b) == truth.sequences
+        scores = [score(tokens) / max(1, len(tokens)) ** power for tokens in truth.sequences]
+        assert result.score_BN[b, : len(scores)].tolist() == pytest.approx(scores, abs=1e-9)
 
 
 @pytest.mark.parametrize("stop", [StopTop(), StopBest()])

@@ -208,7 +208,8 @@ def brute_force_beam(successors: Next, score: Score, *, beam: int, length: int, 
 
 
 def brute_force_stop_top(successors: Next, score: Score, *, beam: int, length: int, n_best: int = 1) -> BruteForce:
-    """A beam search that ends when the best prefix of its beam has ended (n times for the n best)."""
+    """A beam search that ends when the best prefix of its beam has ended (n times for the n best, at most the beam)."""
+    n_best = min(n_best, beam)
     beams: list[list[Tokens]] = []
     found: list[Tokens] = []
     for kept in _beams(successors, score, beam=beam, length=length, end=EOS):
@@ -222,7 +223,8 @@ def brute_force_stop_top(successors: Next, score: Score, *, beam: int, length: i
 def brute_force_stop_best(
     successors: Next, score: Score, *, beam: int, length: int, n_best: int = 1, length_power: float = 0.0
 ) -> BruteForce:
-    """A beam search that sets ended prefixes aside, runs to the limit, and returns the best of them."""
+    """A beam search that sets ended prefixes aside, runs to the limit, and returns the best of them, at most a beam."""
+    n_best = min(n_best, beam)
     beams = list(_beams(successors, score, beam=beam, length=length, end=EOS))
     ended = [prefix for kept in beams for prefix in kept if prefix[-1] == EOS]
     return _open_result(sorted(ended, key=lambda p: -score(p) / len(p) ** length_power), beams, n_best)

@@ -57,3 +57,16 @@ def test_every_public_name_can_be_imported() -> None:
     assert {"Bso", "load", "make_batch"} <= set(argbeam.__all__)
     for name in argbeam.__all__:
         assert getattr(argbeam, name).__name__ == name
+
+
+def test_all_public_names_come_with_a_star() -> None:
+    names: dict[str, object] = {}
+    exec("from argbeam import *", names)
+    assert set(argbeam.__all__) <= set(names)
+
+
+def test_a_run_shows_itself_in_one_line(path: Path) -> None:
+    text = repr(argbeam.load(path, device="cpu"))
+    assert text.startswith(f"Run({str(path)!r}: ")
+    assert text.endswith("weights, rule logprob_sum, cpu)")
+    assert "\n" not in text and len(text) < len(str(path)) + 120

@@ -139,6 +139,9 @@ def decode(
         check_alone({"--n-best": n_best > 1, "--scores": scores, "--trace": bool(trace), "--json": as_json})
     with joined() as group:
         opened = open_run(Path(run), sets or [], group)
+        most = beam or opened.recipe.decode.beam
+        if group.leads and n_best > most:
+            print(f"argbeam: --n-best {n_best} is above the beam: at most {most} outputs a line", file=sys.stderr)
         if conll:
             counts = parse_file(opened, source, output, beam=beam)
         else:

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from argbeam.data.vocabulary import PAD
+from argbeam.errors import DataError
 from argbeam.runtime.group import ALONE, Group
 
 # The longest source, in tokens, for which an evaluation batch is full.
@@ -82,7 +83,15 @@ class Batch:
 
 
 def make_batch(examples: Sequence[Example], *, source_length: int = 0, target_length: int = 0, size: int = 0) -> Batch:
-    """Pad examples into one batch, at least as large as the lengths and the size given."""
+    """Pad examples into one batch, at least as large as the lengths and the size given.
+
+    Every source has a token: attention over none has no value. Without examples, `size` rows of padding.
+    """
+    if not examples and size < 1:
+        raise DataError("make_batch: no examples; a batch has one at least, or a size of rows of padding")
+    for example in examples:
+        if not example.source:
+            raise DataError(f"sentence {example.sentence}: a source without tokens; a source has one at least")
     padding = max(size - len(examples), 0)
     sources, targets = [e.source for e in examples], [e.target for e in examples]
     return Batch(

@@ -9,18 +9,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.losses.contract import LossOutput
+from argbeam.errors import ConfigError
+from argbeam.losses.contract import LossOutput, in_precision
 from argbeam.losses.replay import replay, since_restart
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.gold import Gold, Policy, Restart
+from argbeam.search.live_rows import host_may_look
 from argbeam.search.result import Beams, Violations
 from argbeam.search.score_rules import LastScore, ScoreSum
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopTop
-from argbeam.search.successors import Successors
+from argbeam.search.successors import Successors, check_end_symbol, check_gold
 
 Cost = Callable[[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]], Float[Tensor, "B T"]]
 """A cost of rivals: `cost(rival_BT, gold_BT, violation_BT)` is read at the violations, each of which ends a segment."""
@@ -41,19 +43,23 @@ class Normalise(Enum):
         return None if count is None else count.clamp(min=1)
 
 
-def zero_one(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
+def zero_one(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Every violation costs the same."""
-    return torch.ones_like(rival_BT, dtype=torch.get_default_dtype())
+    return torch.ones_like(rival_BT, dtype=dtype)
 
 
-def one_minus_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
+def one_minus_bleu(
+    rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """1 - SB: a rival with many n-grams of gold costs little (section 5.2, "Delta")."""
-    return 1 - segment_bleu(rival_BT, gold_BT, violation_BT)
+    return 1 - segment_bleu(rival_BT, gold_BT, violation_BT, dtype=dtype)
 
 
-def one_minus_authors_bleu(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
+def one_minus_authors_bleu(
+    rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """1 - SB with the authors' own sentence BLEU, whose first segment begins with the start symbol."""
-    return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT)
+    return 1 - authors_segment_bleu(rival_BT, gold_BT, violation_BT, dtype=dtype)
 
 
 COSTS: dict[str, Cost] = {"zero_one": zero_one, "sentence_bleu": one_minus_bleu, "authors_bleu": one_minus_authors_bleu}
@@ -86,6 +92,15 @@ class Bso:
     rule: LastScore | ScoreSum = LastScore()  # noqa: RUF009 - frozen and without state
     weights = None
 
+    def __post_init__(self) -> None:
+        check_training_search(
+            self.successors,
+            open_length=self.open_length,
+            train_beam=self.train_beam,
+            start_beam=self.start_beam,
+            epochs_per_beam=self.epochs_per_beam,
+        )
+
     def at(self, epoch: int) -> "BsoStep":
         beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
         return BsoStep(self, beam)
@@ -112,13 +127,24 @@ class BsoStep:
             behind_BT = since_restart(behind_BT, found.violation_BT)
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
         behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
-        cost_BT = bso.cost_scale * bso.cost(found.rival_BT, gold_BT, found.violation_BT)
+        cost = in_precision(bso.cost, COSTS, behind_BT.dtype)
+        cost_BT = bso.cost_scale * cost(found.rival_BT, gold_BT, found.violation_BT)
         # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
         cost_BT = torch.where(found.violation_BT, cost_BT, 0.0)
         loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + behind_BT)
         # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
         total = torch.where(found.violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
         return searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
+
+
+def check_training_search(
+    successors: Successors, *, open_length: bool, train_beam: int, start_beam: int, epochs_per_beam: int
+) -> None:
+    """Raise a ConfigError for settings that no training search can have."""
+    for name, value in (("train_beam", train_beam), ("start_beam", start_beam), ("epochs_per_beam", epochs_per_beam)):
+        if value < 1:
+            raise ConfigError(f"{name} = {value}: must be at least 1")
+    check_end_symbol(successors, open_length=open_length)
 
 
 def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -> int:
@@ -130,7 +156,9 @@ def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -
 def search_with_gold(
     model: Model, state: State, successors: Successors, settings: SearchSettings, batch: Batch, policy: Policy
 ) -> tuple[Violations, Beams]:
-    """The training search: violations, and the successors of every step."""
+    """The training search: violations, and the successors of every step. On a CPU gold is checked first."""
+    if host_may_look(batch.target_BT):
+        check_gold(successors, batch, open_length=settings.stop is not None)
     gold = Gold(batch.target_BT, batch.target_length_B, policy)
     choices, steps = successors.start(batch), batch.target_BT.shape[1]
     pauses = search_in_parts(model, state, choices, settings, length_B=gold.length_B, steps=steps, gold=gold)

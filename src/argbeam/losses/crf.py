@@ -7,7 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.losses.bso import Normalise, curriculum_beam, search_with_gold, searched_output
+from argbeam.losses.bso import (
+    Normalise,
+    check_training_search,
+    curriculum_beam,
+    search_with_gold,
+    searched_output,
+)
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay_each
 from argbeam.models.contract import Model
@@ -39,6 +45,15 @@ class Crf:
     reset_optimizer: bool = False
     rule = ScoreSum()
     weights = None
+
+    def __post_init__(self) -> None:
+        check_training_search(
+            self.successors,
+            open_length=self.open_length,
+            train_beam=self.train_beam,
+            start_beam=self.start_beam,
+            epochs_per_beam=self.epochs_per_beam,
+        )
 
     def at(self, epoch: int) -> "CrfStep":
         beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.losses.contract import Loss, LossOutput, LossWeights
+from argbeam.losses.contract import Loss, LossOutput, LossWeights, in_precision
 from argbeam.losses.cross_entropy import CrossEntropy, per_sentence
 from argbeam.losses.replay import gold_outputs
-from argbeam.losses.risks import Risk, one_minus_sentence_bleu
+from argbeam.losses.risks import RISKS, Risk, one_minus_sentence_bleu
 from argbeam.losses.sampling import drawn_tokens, needed, until_end, with_room, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -89,7 +89,8 @@ class MixerStep:
         barred_BTV = own_BT[..., None] & ~allowed_1V
         scores_BTV = model.scores(output_BTH).masked_fill(barred_BTV, NEVER)
         loss_X = F.cross_entropy(scores_BTV.flatten(0, 1), written_BT.flatten(), reduction="none")
-        reward_B = (1 - mixer.risk(tokens_BT, real_BT.sum(1), gold_BT, length_B)).to(loss_X.dtype)
+        risk = in_precision(mixer.risk, RISKS, loss_X.dtype)
+        reward_B = (1 - risk(tokens_BT, real_BT.sum(1), gold_BT, length_B)).to(loss_X.dtype)
         # No gradient of the baseline's error reaches the model.
         error_BT = reward_B[:, None] - mixer.baseline(output_BTH.detach())
         weight_BT = torch.where(own_BT, error_BT.detach(), 1.0)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import PAD
-from argbeam.losses.contract import Loss, LossOutput
+from argbeam.losses.contract import Loss, LossOutput, in_precision
 from argbeam.losses.cross_entropy import per_sentence
 from argbeam.losses.replay import token_logprobs
-from argbeam.losses.risks import Risk, one_minus_sentence_bleu
+from argbeam.losses.risks import RISKS, Risk, one_minus_sentence_bleu
 from argbeam.losses.sampling import needed, sample, with_room
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -108,14 +108,14 @@ class Mrt(Loss):
             tokens_BRT = torch.cat([gold_BT[:, None], tokens_BRT], 1)
         rows = tokens_BRT.shape[1]
         real_BRT = tokens_BRT != PAD
-        risk_X = self.risk(
+        logprob_BR = torch.where(real_BRT, token_logprobs(model, state, tokens_BRT), 0.0).sum(2)
+        risk_X = in_precision(self.risk, RISKS, logprob_BR.dtype)(
             tokens_BRT.flatten(0, 1),
             real_BRT.sum(2).flatten(),
             gold_BT.repeat_interleave(rows, 0),
             gold_length_B.repeat_interleave(rows, 0),
         )
         counted_BR = _distinct(tokens_BRT)
-        logprob_BR = torch.where(real_BRT, token_logprobs(model, state, tokens_BRT), 0.0).sum(2)
         q_BR = (self.alpha * logprob_BR).masked_fill(~counted_BR, NEVER).softmax(1)
         risk_B = (q_BR * risk_X.view_as(q_BR).to(q_BR.dtype)).sum(1)
         real_B = gold_length_B > 0

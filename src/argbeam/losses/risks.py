@@ -16,25 +16,46 @@ Risk = Callable[[Int[Tensor, "X T"], Int[Tensor, " X"], Int[Tensor, "X T"], Int[
 """`risk(tokens_XT, length_X, gold_XT, gold_length_X)`."""
 
 
-def one_minus_sentence_bleu(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
+def one_minus_sentence_bleu(
+    tokens_XT: Tensor,
+    length_X: Tensor,
+    gold_XT: Tensor,
+    gold_length_X: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """1 - smoothed sentence BLEU, without end symbols."""
     tokens_end_X, gold_end_X = _ends(tokens_XT, length_X), _ends(gold_XT, gold_length_X)
-    bleu_X = sentence_bleu(tokens_XT, length_X - tokens_end_X, gold_XT, gold_length_X - gold_end_X)
+    bleu_X = sentence_bleu(tokens_XT, length_X - tokens_end_X, gold_XT, gold_length_X - gold_end_X, dtype=dtype)
     return 1 - bleu_X
 
 
-def zero_one(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
+def zero_one(
+    tokens_XT: Tensor,
+    length_X: Tensor,
+    gold_XT: Tensor,
+    gold_length_X: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """1 unless output and gold are the same."""
     longest_X = torch.maximum(length_X, gold_length_X)
     same_XT = _same(tokens_XT, length_X, gold_XT, gold_length_X)
-    return (same_XT.sum(1) < longest_X).to(torch.get_default_dtype())
+    return (same_XT.sum(1) < longest_X).to(dtype)
 
 
-def token_error(tokens_XT: Tensor, length_X: Tensor, gold_XT: Tensor, gold_length_X: Tensor) -> Tensor:
+def token_error(
+    tokens_XT: Tensor,
+    length_X: Tensor,
+    gold_XT: Tensor,
+    gold_length_X: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """The share of the longer one's places at which output and gold differ."""
     longest_X = torch.maximum(length_X, gold_length_X).clamp(min=1)
     same_XT = _same(tokens_XT, length_X, gold_XT, gold_length_X)
-    return 1 - same_XT.sum(1) / longest_X
+    return 1 - same_XT.sum(1).to(dtype) / longest_X
 
 
 RISKS: dict[str, Risk] = {"sentence_bleu": one_minus_sentence_bleu, "zero_one": zero_one, "token_error": token_error}

@@ -55,6 +55,12 @@ class Run:
     group: Group = ALONE
     captured: CapturedSearch | None = None
 
+    def __repr__(self) -> str:
+        """One line: the weights and the vocabulary would be pages."""
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
+        facts = f"{self.recipe.task.kind}, {self.recipe.model.kind}, {weights:,} weights, rule {self.rule.name}"
+        return f"Run({str(self.path)!r}: {self.recipe.name}, {facts}, {self.device})"
+
     @property
     def folder(self) -> Path:
         """The run folder, also of a checkpoint file in it."""

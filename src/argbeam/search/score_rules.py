@@ -1,6 +1,5 @@
 """Score rules: the scores that prefixes are sorted by. The rule belongs to the trained model and is stored with it."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -32,8 +31,10 @@ class ScoreRule(Protocol):
         """Score of each successor from its parent's and its newest token's; minus infinity of a dead parent."""
         return score_BK[..., None] + tokens_BKC
 
-    def finished_scores(self, score_BK: Float[Tensor, "B K"], length: int) -> Float[Tensor, "B K"]:
-        """Scores of finished prefixes of this length, to be compared with those of other lengths."""
+    def finished_scores(
+        self, score_BK: Float[Tensor, "B K"], length: int | Float[Tensor, "B K"]
+    ) -> Float[Tensor, "B K"]:
+        """Scores of outputs of this length, or of a length each, to be compared with those of other lengths."""
         return score_BK
 
     def bound(self, score_B: Float[Tensor, " B"], limit_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
@@ -78,8 +79,8 @@ class LogprobSum(ScoreRule):
             return logprobs_BRV
         return logprobs_BRV.gather(2, candidates_BC[:, None].expand(-1, logprobs_BRV.shape[1], -1))
 
-    def finished_scores(self, score_BK: Tensor, length: int) -> Tensor:
-        return score_BK / math.pow(length, self.length_power)
+    def finished_scores(self, score_BK: Tensor, length: int | Tensor) -> Tensor:
+        return score_BK / length**self.length_power
 
     def bound(self, score_B: Tensor, limit_B: Tensor) -> Tensor:
         # Sums only fall; divided by the largest length they fall least.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import EOS, PAD
+from argbeam.errors import ConfigError
 from argbeam.models.contract import Model, Scorer, Shortcuts
 from argbeam.models.state import State
 from argbeam.search.fused_step import kernel_fits, kernel_step
@@ -22,7 +23,7 @@ from argbeam.search.live_rows import first_state, host_may_look, live_rows, next
 from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
-from argbeam.search.successors import AdvancesFrom, Choices, Successors
+from argbeam.search.successors import AdvancesFrom, Choices, Successors, check_end_symbol, check_width
 from argbeam.search.top_k import AllScores, LiveScores, score_tokens
 
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
@@ -33,8 +34,8 @@ _LOOK_EVERY = 8
 class SearchSettings:
     """How to search, whatever the model and the sentences.
 
-    Outputs have a fixed length without `stop`. `end_early` asks the device every few steps whether all sentences are
-    over, which a training step must not do.
+    Outputs have a fixed length without `stop`. At most `n_best` outputs are returned, and at most the beam. `end_early`
+    asks the device every few steps whether all sentences are over, which a training step must not do.
     """
 
     beam_size: int
@@ -42,6 +43,15 @@ class SearchSettings:
     stop: Stop | None = None
     n_best: int = 1
     end_early: bool = True
+
+    def __post_init__(self) -> None:
+        if self.beam_size < 1 or self.n_best < 0:
+            raise ConfigError(f"beam {self.beam_size}, n_best {self.n_best}: a beam is at least 1, n_best at least 0")
+
+    @property
+    def outputs(self) -> int:
+        """The most outputs that are returned for a sentence."""
+        return min(self.n_best, self.beam_size)
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,7 @@ def search_in_parts(
     gold: Gold | None = None,
 ) -> Iterator[Pause]:
     """Generator form of `beam_search`: a `Pause` every 8 steps and one at the end. Call it under `torch.no_grad()`."""
+    check_end_symbol(choices, open_length=settings.stop is not None)
     batch, on_host = length_B.shape[0], host_may_look(length_B)
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes
@@ -140,6 +151,7 @@ def search_in_parts(
         output_BRH = model.output(state).view(batch, lanes, -1)
         scores = score_tokens(settings.rule, scorer, output_BRH, choices.candidates_BC, live)
         allowed_NC = choices.allowed()
+        check_width(scores.columns, allowed_NC.shape[1])
         if gold is None:
             step, endings = decode_step(beam, scores, allowed_NC, endings, settings, active_TB[t], length_B, t)
         else:
@@ -212,7 +224,7 @@ def _empty_prefix(batch: int, beam_size: int, *, like: Tensor) -> Beam:
 def _no_endings(beam: Beam, settings: SearchSettings, gold: Gold | None) -> Endings:
     none_B = torch.zeros_like(beam.gold_score_B, dtype=torch.bool)
     open_length = gold is None and settings.stop is not None
-    finished = Finished.empty(len(none_B), settings.n_best, like=beam.score_BK) if open_length else None
+    finished = Finished.empty(len(none_B), settings.outputs, like=beam.score_BK) if open_length else None
     return Endings(none_B, none_B, finished)
 
 
@@ -237,20 +249,23 @@ def _result(
         dead_B = dead_B & ~ended_BN.any(1)  # a beam that died after something had finished took nothing away
         best_B1, place_B1 = beam.score_BK.max(1, keepdim=True)
         # The top of the beam takes the first place where nothing has finished.
-        top_BN = ~ended_BN.any(1, keepdim=True) & (torch.arange(settings.n_best, device=dead_B.device) == 0)
+        top_BN = ~ended_BN.any(1, keepdim=True) & (torch.arange(settings.outputs, device=dead_B.device) == 0)
         score_BN = torch.where(top_BN, best_B1, finished.score_BN)
         places_BN = torch.where(top_BN, place_B1, finished.place_BN)
         time_BN = torch.where(top_BN, len(history) - 1, finished.time_BN)
     else:
-        score_BN = beam.score_BK[:, : settings.n_best]
+        score_BN = beam.score_BK[:, : settings.outputs]
         ended_BN = ~dead_B[:, None] & (score_BN != NEVER)
         places_BN = torch.arange(score_BN.shape[1], device=dead_B.device).expand_as(score_BN)
         time_BN = torch.full_like(places_BN, len(history) - 1)
     tokens_BNT = beams.tokens_TBJ[..., :0].permute(1, 2, 0)
-    if settings.n_best:
+    if settings.outputs:
         tokens_BNT = prefix_tokens(beams, places_BN, time_BN).masked_fill((score_BN == NEVER)[..., None], PAD)
     violations = None
     if gold is not None:
         violations = violations_of(beams, verdicts, gold, beam_size=settings.beam_size, stop=settings.stop)
     length_BN = (tokens_BNT != PAD).sum(2)
+    if finished is not None:  # an unfinished output is scored by the rule for finished ones
+        as_finished_BN = settings.rule.finished_scores(score_BN, length_BN.clamp(min=1).to(score_BN.dtype))
+        score_BN = torch.where(top_BN, as_finished_BN, score_BN)
     return SearchResult(tokens_BNT, score_BN, length_BN, ended_BN, dead_B, beams, violations)

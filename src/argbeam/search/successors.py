@@ -13,7 +13,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
-from argbeam.errors import DataError
+from argbeam.errors import ConfigError, DataError
 from argbeam.runtime import device as devices
 
 if devices.TRITON_INSTALLED:
@@ -52,14 +52,27 @@ class Successors(Protocol):
         """The choices of the empty prefixes of a batch, one row per sentence."""
 
 
-def check_gold(successors: Successors, batch: Batch) -> None:
-    """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids."""
+def check_gold(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:
+    """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids.
+
+    With `open_length`, gold must also end in the end symbol. Losses with a search call it on a CPU. It reads the
+    device: on CUDA a training step cannot afford that.
+    """
+    last_B = batch.target_BT.gather(1, (batch.target_length_B - 1).clamp(min=0)[:, None])[:, 0]
+    endless_B = (last_B != EOS) & (batch.target_length_B > 0)
+    if open_length and bool(endless_B.any()):
+        sentence = int(batch.sentence_B[endless_B][0])
+        raise DataError(f"sentence {sentence}: gold without the end symbol (id {EOS}) at its end; open length needs it")
     choices = successors.start(batch)
     for t in range(batch.target_BT.shape[1]):
         token_B, allowed_NC, columns_BC = batch.target_BT[:, t], choices.allowed(), choices.candidates_BC
         if columns_BC is None:
-            columns_BC = torch.arange(allowed_NC.shape[1], device=token_B.device)[None]
-        valid_B = (allowed_NC & (columns_BC == token_B[:, None])).any(1) | (t >= batch.target_length_B)
+            columns, rows = allowed_NC.shape[1], len(token_B)
+            known_B = token_B < columns
+            listed_B = allowed_NC.expand(rows, -1).gather(1, token_B.clamp(max=columns - 1)[:, None])[:, 0] & known_B
+        else:
+            listed_B = (allowed_NC & (columns_BC == token_B[:, None])).any(1)
+        valid_B = listed_B | (t >= batch.target_length_B)
         if not bool(valid_B.all()):
             row = int((~valid_B).nonzero()[0, 0])
             raise DataError(
@@ -67,6 +80,24 @@ def check_gold(successors: Successors, batch: Batch) -> None:
                 "successor of the tokens before it; the constraint must allow every gold sequence"
             )
         choices = choices.advance(token_B)
+
+
+def check_width(scores: int, successors: int) -> None:
+    """Raise a ConfigError if the model scores another number of tokens than the successors list."""
+    if scores != successors:
+        raise ConfigError(
+            f"the successors list {successors:,} tokens, the model scores {scores:,}; "
+            "Unconstrained and ShiftReduce take the size of the target vocabulary"
+        )
+
+
+def check_end_symbol(successors: "Successors | Choices", *, open_length: bool) -> None:
+    """Raise a ConfigError if outputs of open length may not contain the end symbol: none of them could end."""
+    if open_length and not getattr(successors, "end_symbol", True):
+        raise ConfigError(
+            "successors without the end symbol, in a search of open length: no output could end; "
+            "accepted: end_symbol=True, or a fixed length (open_length=False for a loss, stop=None for beam_search)"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,12 +112,13 @@ class Unconstrained:
         allowed_V = (token_V != PAD) & (token_V != BOS)
         if not self.end_symbol:
             allowed_V = allowed_V & (token_V != EOS)
-        return UnconstrainedChoices(allowed_V[None])
+        return UnconstrainedChoices(allowed_V[None], self.end_symbol)
 
 
 @dataclass(frozen=True)
 class UnconstrainedChoices:
     allowed_1V: Bool[Tensor, "1 V"]
+    end_symbol: bool = True
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "1 V"]:

@@ -23,6 +23,11 @@ class AllScores:
     scores_BRC: Float[Tensor, "B R C"]
     candidates_BC: Int[Tensor, "B C"] | None
 
+    @property
+    def columns(self) -> int:
+        """The number of tokens with a score in each row."""
+        return self.scores_BRC.shape[2]
+
     def top_successors(self, beam: Beam, allowed_NC: Bool[Tensor, "N C"], *, kept: int) -> TopSuccessors:
         """The best valid successors of a beam, whose rows are the first of each sentence."""
         batch, beam_size = beam.score_BK.shape
@@ -50,6 +55,10 @@ class LiveScores:
     output_BRH: Float[Tensor, "B R H"]
     live: Live
     scores_XV: Float[Tensor, "X V"]
+
+    @property
+    def columns(self) -> int:
+        return self.scores_XV.shape[1]
 
     def top_successors(self, beam: Beam, allowed_NV: Bool[Tensor, "N V"], *, kept: int) -> TopSuccessors:
         if allowed_NV.shape[0] == 1:  # a few columns are cheaper than a mask over all

@@ -242,6 +242,10 @@ def test_n_best_and_scores_are_columns_best_first(argbeam: Command, runs: dict[s
     scores = [float(row[1]) for row in rows[:3]]
     assert scores == sorted(scores, reverse=True)
     assert len({row[2] for row in rows[:3]}) == 3
+    assert done.stderr == ""
+    done = argbeam("decode", runs["ordering"], "--n-best", "3", "--beam", "2", stdin=b"ira . ela\n")
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == "argbeam: --n-best 3 is above the beam: at most 2 outputs a line\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

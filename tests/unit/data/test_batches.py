@@ -5,12 +5,14 @@ from collections import Counter
 from dataclasses import fields
 from itertools import chain
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argbeam.data.batches import Batch, BatchPlan, Example, in_order_of_length, make_batch
 from argbeam.data.vocabulary import PAD
+from argbeam.errors import DataError
 from argbeam.runtime.group import Group
 
 lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=40)
@@ -117,3 +119,11 @@ def test_evaluation_starts_with_the_longest_source_and_long_ones_are_in_smaller_
     assert list(in_order_of_length(examples, size=2)) == [[1, 3], [2, 0], [4]]
     examples = [Example((4,) * length, (), i) for i, length in enumerate([128, 256, 3, 3000, 5, 2])]
     assert list(in_order_of_length(examples, size=4)) == [[3], [1], [0, 4, 2, 5]]
+
+
+def test_a_batch_of_nothing_and_a_source_without_tokens_are_errors() -> None:
+    with pytest.raises(DataError, match=r"^make_batch: no examples; a batch has one at least, or a size of rows"):
+        make_batch([])
+    with pytest.raises(DataError, match=r"^sentence 7: a source without tokens; a source has one at least$"):
+        make_batch([Example((4,), (4,), 6), Example((), (4,), 7)])
+    assert make_batch([], size=2).shape == (2, 1, 0)

@@ -1,18 +1,23 @@
 """Facts that hold for every loss: an empty batch, the count that divides, the rule of decoding, equal epochs."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
 from argbeam.data.batches import make_batch
+from argbeam.errors import ConfigError, DataError
 from argbeam.losses import Bso, Crf, CrossEntropy, Loss, Mixed, Mixer, Mrt, ScheduledSampling
-from argbeam.losses.bso import Normalise
+from argbeam.losses.bso import COSTS, Normalise
+from argbeam.losses.contract import in_precision
 from argbeam.losses.mixer import Baseline
 from argbeam.losses.mrt import Sampled
+from argbeam.losses.risks import RISKS
 from argbeam.losses.scheduled_sampling import Linear
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
-from argbeam.search.successors import Unconstrained
+from argbeam.search.successors import Permutation, Unconstrained
 from loss_cases import VOCABULARY, small_lstm
 from loss_oracles import gradients
 from oracles import example_of
@@ -73,3 +78,48 @@ def test_the_sum_is_divided_by_nothing_or_by_sentences_or_by_words(
         out = loss.at(0)(model, make_batch([example] * 2, size=3, target_length=5), None)
         assert out.total.item() == pytest.approx(2 * single.total.item(), abs=1e-12)
         assert (None if out.count is None else out.count.item()) == count
+
+
+@pytest.mark.parametrize(
+    ("successors", "beams", "message"),
+    [
+        (ANYTHING, (0, 2, 2), "train_beam = 0: must be at least 1"),
+        (ANYTHING, (4, -1, 2), "start_beam = -1: must be at least 1"),
+        (ANYTHING, (4, 2, 0), "epochs_per_beam = 0: must be at least 1"),
+        (Unconstrained(VOCABULARY, end_symbol=False), (4, 2, 2), "successors without the end symbol, in a search of "),
+    ],
+)
+def test_a_training_search_that_cannot_be_is_an_error(
+    successors: Unconstrained, beams: tuple[int, int, int], message: str
+) -> None:
+    for kind in (Bso, Crf):
+        train_beam, start_beam, epochs = beams
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            kind(successors, train_beam=train_beam, start_beam=start_beam, epochs_per_beam=epochs)
+
+
+@pytest.mark.parametrize("kind", [Bso, Crf])
+def test_gold_that_no_search_can_reach_is_an_error(kind: type[Bso | Crf]) -> None:
+    """A word that is not in the source; one that is not in the vocabulary; no end symbol."""
+    model, batch = small_lstm(), make_batch([example_of((4, 5), source=(5, 4)), example_of((4, 6), source=(4, 5))])
+    with pytest.raises(DataError, match=r"gold token 2 \(id 6\) is not a valid successor of the tokens before it"):
+        kind(Permutation(), train_beam=2, open_length=False).at(0)(model, batch, None)
+    with pytest.raises(DataError, match=r"gold token 2 \(id 6\) is not a valid successor of the tokens before it"):
+        kind(Unconstrained(6, end_symbol=False), train_beam=2, open_length=False).at(0)(model, batch, None)
+    with pytest.raises(DataError, match=r"^sentence 0: gold without the end symbol \(id 3\) at its end; "):
+        kind(ANYTHING, train_beam=2).at(0)(model, batch, None)
+
+
+@pytest.mark.parametrize("name", [*COSTS, *RISKS])
+def test_costs_and_risks_have_the_precision_of_the_model(name: str) -> None:
+    """As `one third` of two tokens in three shows: what float32 has of it differs from float64's by 1e-8."""
+    for dtype in (torch.float32, torch.float64):
+        if name in COSTS:
+            rows = torch.tensor([[4, 5, 6]]), torch.tensor([[4, 6, 5]]), torch.tensor([[False, False, True]])
+            found = in_precision(COSTS[name], COSTS, dtype)(*rows)
+        else:
+            rows = torch.tensor([[4, 5, 6]]), torch.tensor([3]), torch.tensor([[4, 6, 5]]), torch.tensor([3])
+            found = in_precision(RISKS[name], RISKS, dtype)(*rows)
+        assert found.dtype == dtype
+    own = Mock(return_value=torch.ones(1, 3))
+    assert in_precision(own, COSTS, torch.float64) is own

@@ -28,6 +28,7 @@ from argbeam.search.score_rules import LastScore, LogprobSum
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Model, TransformerLmModel, TransformerModel
 from loss_cases import MODELS, TRANSFORMERS, VOCABULARY, small_lstm
 from loss_oracles import alone
+from small_models import MODELS as SMALL
 from small_models import (
     TARGETS,
     Made,
@@ -103,6 +104,23 @@ def test_gradients_are_the_numerical_ones(make: Made) -> None:
         return score(model, model.encode(batch, noise), batch.target_BT).square().sum()
 
     assert torch.autograd.gradcheck(loss, tuple(model.parameters()), fast_mode=True)
+
+
+@pytest.mark.parametrize("make", [*SMALL.values(), partial(lstm_model, input_feeding=False)])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_gradients_of_two_losses_are_the_same_asked_for_together_or_in_two_calls(make: Made, bf16: bool) -> None:
+    """Of the same pass: the second call must not count what the first one has counted."""
+    model, batch = make(layers=2).float(), batch_of()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        scores_BTV = score(model, model.encode(batch, None), batch.target_BT)
+    one, other = scores_BTV[0].float().square().sum(), scores_BTV[1].float().square().sum()
+    weights = list(model.parameters())
+    ask = partial(torch.autograd.grad, inputs=weights, retain_graph=True, materialize_grads=True)
+    apart = [ask(one), ask(other), ask(one)]
+    torch.testing.assert_close(apart[0], apart[2], rtol=0, atol=0)
+    together = ask(one + other)
+    for a, b, both in zip(apart[0], apart[1], together, strict=True):
+        torch.testing.assert_close(a + b, both, rtol=0.03 if bf16 else 1e-5, atol=0.01 if bf16 else 1e-6)
 
 
 PASSES = [

@@ -8,11 +8,14 @@ import torch
 
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS, PAD
+from argbeam.errors import ConfigError
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import Unconstrained
 from oracles import Tokens, ToyModel, brute_force_beam, example_of, last_score
+from small_models import lstm_model
 from toy_cases import sequences, table_case
 
 # Tokens are 4, 5, 6 = a, b, c; scores are given by (prefix, token), all others are -100.
@@ -52,7 +55,7 @@ LAST_WINS = {((), EOS): 3.0, ((), A): 2.0, ((A,), EOS): 1.0, ((A,), B): 0.5, ((A
     [
         (BEST_ENDS, StopTop(), 2, [(A, EOS)], [3.0]),
         (IN_ORDER, StopTop(), 3, [(EOS,), (A, EOS), (A, B, EOS)], [3.0, 9.0, 0.5]),
-        (LAST_WINS, StopBest(), 2, [(A, B, EOS), (EOS,), (A, EOS)], [5.0, 3.0, 1.0]),
+        (LAST_WINS, StopBest(), 3, [(A, B, EOS), (EOS,), (A, EOS)], [5.0, 3.0, 1.0]),
     ],
 )
 def test_stop_top_returns_prefixes_in_the_order_of_ending_and_stop_best_by_their_scores(
@@ -130,3 +133,38 @@ def test_what_dies_after_something_has_finished_is_no_dead_end() -> None:
     result = search_to_the_end(model, Ending(torch.tensor([1]), first=EOS), beam=2, stop=StopBest())
     assert result.tokens_BNT[0, 0].tolist() == [EOS, PAD, PAD]
     assert (result.finished_BN.tolist(), result.dead_B.tolist()) == ([[True]], [False])
+
+
+def test_an_unfinished_output_is_scored_as_a_finished_one_of_its_length() -> None:
+    """Nothing ends within two tokens: p(a) p(b | a) = 0.9 * 0.8, and a length power of 1 divides its log by two. The
+    second sentence may have one token: log 0.9."""
+    table = {((), A): 0.9, ((), B): 0.1, ((A,), B): 0.8, ((A,), C): 0.2, ((B,), C): 1.0}
+    logs = {key: math.log(p) for key, p in table.items()}
+    case = table_case(logs, 2, end_symbol=True)
+    for power, two in ((0.0, math.log(0.72)), (1.0, math.log(0.72) / 2)):
+        result = case.search(beam=2, rule=LogprobSum(power), stop=StopBest(), n_best=2)
+        assert not result.finished_BN.any()
+        assert result.score_BN[0, 0].item() == pytest.approx(two, abs=1e-6)
+
+
+@pytest.mark.parametrize("stop", [None, StopTop(), StopBest()])
+def test_at_most_the_beam_is_returned_whatever_n_best_is(stop: Stop | None) -> None:
+    """Beam 2 finds three finished outputs under `best` (5.0, 3.0, 1.0 above); the two best are returned."""
+    result = search_table(LAST_WINS, beam=2, length=4, stop=stop, n_best=7)
+    assert result.score_BN.shape[1] == 2
+    if stop == StopBest():
+        assert result.score_BN.tolist() == [[5.0, 3.0]]
+
+
+def test_sizes_and_successors_that_no_search_can_have_are_errors() -> None:
+    case = table_case(LAST_WINS, 4, end_symbol=False)
+    with pytest.raises(ConfigError, match=r"^beam 0, n_best 1: a beam is at least 1, n_best at least 0$"):
+        case.search(beam=0, rule=LastScore(), stop=None, n_best=1)
+    with pytest.raises(ConfigError, match=r"^successors without the end symbol, in a search of open length: no output"):
+        case.search(beam=2, rule=LastScore(), stop=StopBest(), n_best=1)
+    model, batch = lstm_model(), make_batch([example_of((4, 5))])
+    for size in (7, 9):
+        choices = Unconstrained(size, end_symbol=True).start(batch)
+        state, length_B = model.encode(batch, None), torch.tensor([3])
+        with pytest.raises(ConfigError, match=rf"^the successors list {size} tokens, the model scores 8; "):
+            beam_search(model, state, choices, beam_size=2, length_B=length_B, steps=3, rule=LastScore())
