@@ -20,13 +20,19 @@ from small_runs import finish, progress_of, texts
 
 RECIPES = shipped_recipes()
 ENDINGS = {"text": "txt", "conllu": "conllu", "conllx": "conllx", "tsv": "tsv", "source": "src", "target": "tgt"}
-SMALL = ("model.hidden=6", "model.embedding=5", "text.min_count=1", "batch.size=2", "runtime.device=cpu")
+SMALL = ("text.min_count=1", "batch.size=2", "runtime.device=cpu")
+SIZES = {
+    "transformer": ("model.hidden=6", "model.heads=2", "model.feed_forward=5", "model.layers=1"),
+    "lstm": ("model.hidden=6", "model.embedding=5"),
+}
 
 
 def two_updates(recipe: Path, folder: Path) -> Recipe:
     """The recipe with a tiny model, one epoch a stage, and four training sentences where it looks for its data."""
     loaded = load_recipe(recipe)
-    overrides = [*SMALL, *(f"stages.{stage}.epochs=1" for stage in loaded.stages)]
+    sizes = SIZES["transformer" if loaded.model.kind.startswith("transformer") else "lstm"]
+    overrides = [*SMALL, *sizes, *(f"stages.{stage}.epochs=1" for stage in loaded.stages)]
+    overrides += [f"stages.{name}.batch.size=2" for name, stage in loaded.stages.items() if stage.batch.size]
     if loaded.data.kind == "generated":
         return load_recipe(recipe, [*overrides, "data.types=200", "data.train=4", "data.dev=2", "data.test=2"])
     lists = {name: value for name, value in loaded.data.model_dump().items() if isinstance(value, list)}
@@ -37,7 +43,8 @@ def two_updates(recipe: Path, folder: Path) -> Recipe:
             part = short_sentences(f"{split}{number}", 4 // len(paths) if split == "train" else 1)
             _write(folder / path, FORMATS[ENDINGS[side or loaded.data.kind]](part))
     if loaded.model.vectors:
-        _write(folder / loaded.model.vectors, "2 5\n. 1 2 3 4 5\nela 0 1 0 1 0\n")
+        width = 5 if sizes == SIZES["lstm"] else 6
+        _write(folder / loaded.model.vectors, f"2 {width}\n. {'1 ' * width}\nela {'2 ' * width}\n")
     return load_recipe(recipe, [*overrides, f"data.root={folder}"])
 
 
@@ -72,7 +79,9 @@ def test_a_recipe_says_what_it_is_and_leaves_no_stage_to_defaults(name: str) -> 
     for stage in table["stages"].values():
         assert {"epochs", "loss", "optimizer"} <= set(stage)
         assert "kind" in stage["loss"]
-        assert {"encoder", "decoder", "output"} <= set(stage["optimizer"])
+        adamw = stage["optimizer"].get("kind") == "adamw"
+        stated = {"rate", "warmup", "schedule", "max_norm"} if adamw else {"encoder", "decoder", "output"}
+        assert stated <= set(stage["optimizer"])
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("demo/")])
@@ -80,13 +89,26 @@ def test_a_recipe_of_the_paper_states_what_the_paper_does(name: str) -> None:
     """Seed, beams, margin, cost, what is kept and how epochs are chosen are written out, not left to defaults."""
     table = tomllib.loads(RECIPES[name].read_text(encoding="utf-8"))
     assert {"seed", "text", "decode"} <= set(table)
-    assert {"layers", "hidden", "embedding", "dropout"} <= set(table["model"])
+    transformer = table["model"]["kind"] == "transformer"
+    sizes = {"heads", "feed_forward", "tied", "positions"} if transformer else {"embedding"}
+    assert {"layers", "hidden", "dropout", *sizes} <= set(table["model"])
     for stage in table["stages"].values():
         assert {"keep"} <= set(stage)
         if stage["loss"]["kind"] == "bso":
             assert {"train_beam", "start_beam", "epochs_per_beam", "margin", "cost"} <= set(stage["loss"])
+            assert not transformer or {"rule", "normalise"} <= set(stage["loss"])
         if stage["loss"]["kind"] == "crf":
             assert {"train_beam", "start_beam", "epochs_per_beam", "constrained", "normalise"} <= set(stage["loss"])
+
+
+@pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])
+def test_the_transformers_of_a_task_share_all_but_their_last_stage(task: str) -> None:
+    """So that the model of cross-entropy is trained once, and is what the others start from."""
+    recipes = [load_recipe(path) for name, path in RECIPES.items() if name.startswith(f"transformer/{task}_")]
+    assert len(recipes) >= 3
+    shared = [recipe.model_copy(update={"name": "", "stages": list(recipe.stages.values())[:1]}) for recipe in recipes]
+    assert _all_equal(shared)
+    assert [len(recipe.stages) for recipe in recipes].count(1) == 1
 
 
 @pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])
