@@ -1,5 +1,6 @@
 """The search against enumeration, greedy loops and a beam search over lists, at sizes drawn by hypothesis."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argbeam.data.batches import make_batch
-from argbeam.data.vocabulary import EOS
+from argbeam.data.vocabulary import EOS, PAD
 from argbeam.search.gold import Restart
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LogprobSum, ScoreRule
@@ -19,8 +20,10 @@ from argbeam.search.successors import Permutation, ShiftReduce, Unconstrained
 from loss_cases import small_lstm
 from oracles import (
     BruteForce,
+    Tokens,
     ToyModel,
     brute_force_beam,
+    brute_force_refilled,
     brute_force_stop_best,
     brute_force_stop_top,
     enumerate_sequences,
@@ -77,6 +80,7 @@ def test_a_search_is_the_search_over_lists(
     """Sequences, their scores, whether they finished, and every beam; under stop best the loops run to the limit: that
     log-probabilities stop earlier must not show in the result."""
     cases, stop, _, over_lists = SEARCHES[name]
+    over_lists = brute_force_refilled if name == "stop best" and rule == LogprobSum() else over_lists
     case = data.draw(cases)
     result = case.search(beam=beam, rule=rule, stop=stop, n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
@@ -87,26 +91,37 @@ def test_a_search_is_the_search_over_lists(
         assert result.score_BN[b, :found].tolist() == pytest.approx(list(map(score, truth.sequences)), abs=1e-9)
         assert result.finished_BN[b].tolist() == truth.finished + [False] * (result.finished_BN.shape[1] - found)
         assert bool(result.dead_B[b]) == truth.dead
-        if stop != StopBest():
-            for searched, kept in zip(beams_of(result, b), truth.beams, strict=False):
+        if over_lists != brute_force_stop_best:
+            for searched, kept in zip(_until_over(beams_of(result, b)), truth.beams, strict=False):
                 assert [prefix for prefix, _ in searched] == kept
                 assert [s for _, s in searched] == pytest.approx(list(map(score, kept)), abs=1e-9)
 
 
-@given(case=open_cases, power=st.sampled_from([0.5, 1.0, 1.5]), beam=st.integers(1, 40), n_best=st.integers(1, 4))
-@settings(max_examples=100)
+@given(
+    case=open_cases,
+    power=st.sampled_from([0.0, 0.5, 1.0, 1.5]),
+    beam=st.integers(1, 40),
+    n_best=st.integers(1, 4),
+    cut_off=st.booleans(),
+)
+@settings(max_examples=150)
 def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_limit(
-    case: Case, power: float, beam: int, n_best: int
+    case: Case, power: float, beam: int, n_best: int, cut_off: bool
 ) -> None:
-    result = case.search(beam=beam, rule=LogprobSum(power), stop=StopBest(), n_best=n_best)
+    result = case.search(beam=beam, rule=LogprobSum(power), stop=StopBest(cut_off), n_best=n_best)
     for b, successors in enumerate(case.by_sentence):
         score = logprob_sum(case.model, int(case.batch.sentence_B[b]))
-        truth = brute_force_stop_best(
-            successors, score, beam=beam, length=case.lengths[b], n_best=n_best, length_power=power
+        length = case.lengths[b]
+        truth = brute_force_refilled(
+            successors, score, beam=beam, length=length, n_best=n_best, length_power=power, cut_off=cut_off
         )
         assert sequences(result, b) == truth.sequences
         scores = [score(tokens) / max(1, len(tokens)) ** power for tokens in truth.sequences]
         assert result.score_BN[b, : len(scores)].tolist() == pytest.approx(scores, abs=1e-9)
+        assert result.finished_BN[b, : len(truth.finished)].tolist() == truth.finished
+        # Up to its end the search has the same beams.
+        for searched, kept in zip(_until_over(beams_of(result, b)), truth.beams, strict=False):
+            assert [prefix for prefix, _ in searched] == kept
 
 
 @pytest.mark.parametrize("stop", [StopTop(), StopBest()])
@@ -116,7 +131,7 @@ def test_a_search_that_ends_long_before_its_limit_finds_what_the_loops_find(stop
     loops = [unconstrained(5, end_symbol=True)] * 3
     case = Case(ToyModel(5, seed=seed, scale=2.0), [0, 1, 2], [[4]] * 3, [40] * 3, loops, Unconstrained(5, True))
     result = case.search(beam=3, rule=LogprobSum(), stop=stop)
-    over_lists = brute_force_stop_top if stop == StopTop() else brute_force_stop_best
+    over_lists = brute_force_stop_top if stop == StopTop() else brute_force_refilled
     for b, successors in enumerate(loops):
         truth = over_lists(successors, logprob_sum(case.model, b), beam=3, length=40)
         assert sequences(result, b) == truth.sequences
@@ -201,3 +216,8 @@ def test_a_sentences_result_does_not_depend_on_neighbours_padding_or_order(
         )
         assert together.finished_BN[place, : len(real)].tolist() == alone.finished_BN[0].tolist()
         assert bool(together.dead_B[place]) == bool(alone.dead_B[0])
+
+
+def _until_over(beams: list[list[tuple[Tokens, float]]]) -> list[list[tuple[Tokens, float]]]:
+    """The beams before the search was over: from then on their newest tokens are PAD."""
+    return list(itertools.takewhile(lambda kept: all(prefix[-1] != PAD for prefix, _ in kept), beams))

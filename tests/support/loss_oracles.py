@@ -15,6 +15,7 @@ from argbeam.data.vocabulary import BOS, EOS
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
+from argbeam.search.score_rules import LastScore, ScoreRule
 from argbeam.search.stop_rules import Stop
 from oracles import Next, Score, Tokens, columns_of, training_search
 
@@ -31,35 +32,43 @@ def naive_total(
     noise: Noise | None,
     loss: Callable[[Tokens, Tokens, Score, Rescore], Float[Tensor, ""] | None],
     *,
-    adds_up: bool = False,
+    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
 ) -> Float[Tensor, ""]:
-    """The sum of `loss(source, gold, score, rescore)` over the sentences: a prefix's score, and the same with
-    gradient."""
+    """The sum of `loss(source, gold, score, rescore)` over the sentences: a prefix's score by the rule, and the same
+    with gradient."""
     total = torch.zeros((), dtype=torch.float64)
     for row in range(batch.source_BS.shape[0]):
         one, one_noise = alone(batch, row), noise_alone(noise, row)
         gold = tuple(one.target_BT[0].tolist())
         if gold:
-            score, rescore = _prefix_scores(partial(scores_along, model, one, one_noise), adds_up=adds_up)
+            score, rescore = _prefix_scores(partial(scores_along, model, one, one_noise), rule)
             part = loss(tuple(one.source_BS[0].tolist()), gold, score, rescore)
             total = total if part is None else total + part
     return total
 
 
 def bso_of_one(
-    successors: Callable[[Tokens], Next], *, beam: int, margin: float, stop: Stop | None, cost: SegmentCost
+    successors: Callable[[Tokens], Next],
+    *,
+    beam: int,
+    margin: float,
+    stop: Stop | None,
+    cost: SegmentCost,
+    margin_per_token: float = 0.0,
 ) -> Callable[[Tokens, Tokens, Score, Rescore], Float[Tensor, ""]]:
     """BSO of one sentence: search, score each violating prefix and gold's again, each from its first token, and sum
-    cost * (margin - f(gold) + f(rival))."""
+    cost * (margin - f(gold) + f(rival)); the margin grows with the tokens since the last restart."""
 
     def loss(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Float[Tensor, ""]:
-        search = training_search(successors(source), score, gold, beam=beam, margin=margin, stop=stop, ties=False)
+        margins = (margin, margin_per_token)
+        search = training_search(successors(source), score, gold, beam=beam, margin=margins, stop=stop, ties=False)
         total, restart = torch.zeros((), dtype=torch.float64), 0
         for t, segment in enumerate(search.rivals, 1):
             if segment is not None:
                 weight = cost(segment, gold[restart:t], gold[restart - 1] if restart else None)
                 behind = rescore((*gold[:restart], *segment)) - rescore(gold[:t])
-                total = total + weight * (margin if search.rival_is_gold[t - 1] else margin + behind)
+                lead = margin + margin_per_token * len(segment)
+                total = total + weight * (lead if search.rival_is_gold[t - 1] else lead + behind)
                 restart = t
         return total
 
@@ -82,19 +91,23 @@ def prefix_logprob(model: Model, one: Batch, noise: Noise | None, tokens: Tokens
     return sum(logprobs, torch.zeros((), dtype=torch.float64))
 
 
-def _prefix_scores(along: Callable[[Tokens], list[Tensor]], *, adds_up: bool) -> tuple[Score, Rescore]:
+def _prefix_scores(along: Callable[[Tokens], list[Tensor]], rule: ScoreRule) -> tuple[Score, Rescore]:
     """f of a prefix, or the sum of f over its own prefixes: as a number and with gradient. Scores after equal tokens
-    are computed once."""
+    are computed once. Of log-probabilities: each score less the log of the sum of exp over the vocabulary."""
 
     def added(following: Callable[[Tokens], Any]) -> Callable[[Tokens], Any]:
         def score(prefix: Tokens) -> Any:
-            first = 1 if adds_up else len(prefix)
+            first = 1 if rule.adds_up else len(prefix)
             return sum(following(prefix[: t - 1])[prefix[t - 1]] for t in range(first, len(prefix) + 1))
 
         return score
 
-    numbers = torch.no_grad()(lambda read: along((*read, EOS))[-1].tolist())
-    return added(cache(numbers)), added(cache(lambda read: along((*read, EOS))[-1]))
+    def last(read: Tokens) -> Tensor:
+        scores_V = along((*read, EOS))[-1]
+        return scores_V - scores_V.exp().sum().log() if rule.normalised else scores_V
+
+    numbers = torch.no_grad()(lambda read: last(read).tolist())
+    return added(cache(numbers)), added(cache(last))
 
 
 def alone(batch: Batch, row: int) -> Batch:

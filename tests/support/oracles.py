@@ -227,13 +227,47 @@ def brute_force_stop_best(
     n_best = min(n_best, beam)
     beams = list(_beams(successors, score, beam=beam, length=length, end=EOS))
     ended = [prefix for kept in beams for prefix in kept if prefix[-1] == EOS]
+    return _best_of(ended, score, beams, n_best, length_power)
+
+
+def brute_force_refilled(
+    successors: Next,
+    score: Score,
+    *,
+    beam: int,
+    length: int,
+    n_best: int = 1,
+    length_power: float = 0.0,
+    cut_off: bool = False,
+) -> BruteForce:
+    """The same with a refilled beam, as fairseq and `generate(early_stopping="never")` of transformers search: of the
+    2K best candidates the K best that have not ended go on; an ended one counts if it is among the K best of all. With
+    `cut_off` the K best of the last step count as ended, as in `generate`. Beam 1 is the greedy search. `beams` holds
+    those that go on, then those that have ended."""
+    n_best = min(n_best, beam)
+    beams: list[list[Tokens]] = []
+    alive: list[Tokens] = [()]
+    ended: list[Tokens] = []
+    for t in range(1, length + 1):
+        candidates = _ranked(successors, score, alive)[: 2 * beam if beam > 1 else 1]
+        over = {prefix for prefix in candidates if prefix[-1] == EOS or (cut_off and t == length)}
+        alive = [prefix for prefix in candidates if prefix not in over][:beam]
+        set_aside = [prefix for prefix in candidates[:beam] if prefix in over]
+        ended += set_aside
+        beams.append(alive + set_aside)
+    return _best_of(ended, score, [kept for kept in beams if kept], n_best, length_power)
+
+
+def _best_of(
+    ended: list[Tokens], score: Score, beams: list[list[Tokens]], n_best: int, length_power: float
+) -> BruteForce:
     return _open_result(sorted(ended, key=lambda p: -score(p) / len(p) ** length_power), beams, n_best)
 
 
 def _open_result(ended: list[Tokens], beams: list[list[Tokens]], n_best: int) -> BruteForce:
     """The first ended prefixes; where none has ended, the top of the last beam that goes on."""
     if ended:
-        return BruteForce(ended[:n_best], [True] * len(ended[:n_best]), beams)
+        return BruteForce(ended[:n_best], [prefix[-1] == EOS for prefix in ended[:n_best]], beams)
     top = [prefix for prefix in (beams[-1] if beams else [()]) if not prefix or prefix[-1] != EOS][:1]
     return BruteForce(top, [False] * len(top), beams)
 
@@ -255,10 +289,18 @@ class TrainingSearch:
 
 
 def training_search(
-    successors: Next, score: Score, gold: Tokens, *, beam: int, margin: float, stop: Stop | None, ties: bool = True
+    successors: Next,
+    score: Score,
+    gold: Tokens,
+    *,
+    beam: int,
+    margin: float | tuple[float, float],
+    stop: Stop | None,
+    ties: bool = True,
 ) -> TrainingSearch:
-    """The search of Wiseman & Rush 2016, section 4.1. Between equals either may be chosen: where that matters
-    (`ties=False`) hypothesis draws another case."""
+    """The search of Wiseman & Rush 2016, section 4.1. A pair of margins: the second one for every token since the last
+    restart. Between equals either may be chosen: where that matters (`ties=False`) hypothesis draws another case."""
+    first_margin, margin_per_token = margin if isinstance(margin, tuple) else (margin, 0.0)
     steps: list[tuple[Any, ...]] = []
     alive: list[Tokens] = [()]
     kept: list[Tokens] = []
@@ -267,6 +309,7 @@ def training_search(
         ranked = _ranked(successors, score, alive, ties=ties)
         kept = ranked[:beam]
         of_gold = score(gold[:t])
+        lead = first_margin + margin_per_token * (t - restarted_at)
         rival, ended = None, False
         if t == len(gold):
             # The best wrong sequence, even where the beam is so narrow that only gold is on it.
@@ -275,10 +318,10 @@ def training_search(
             if len(kept) == beam:
                 rival = kept[beam - 1]
             top_ended = next((prefix for prefix in kept if prefix[-1] == EOS), None)
-            if stop == StopTop() and top_ended is not None and of_gold < score(top_ended) + margin:
+            if stop == StopTop() and top_ended is not None and of_gold < score(top_ended) + lead:
                 rival, ended = top_ended, True
         of_rival = -math.inf if rival is None else score(rival)
-        violates = of_gold < of_rival + margin
+        violates = of_gold < of_rival + lead
         segment = rival[restarted_at:] if violates and rival is not None else None
         steps.append((violates, segment, violates and rival == gold[:t], violates and ended, of_gold, of_rival))
         if violates:
@@ -317,14 +360,14 @@ class UninterruptedSearch:
     def behind(self, t: int) -> float:
         return self.rival_score[t - 1] - self.gold_score[t - 1]
 
-    def early_update(self, margin: float) -> int | None:
+    def early_update(self, margin: float, margin_per_token: float = 0.0) -> int | None:
         """The step trained on by early update, if there is one."""
-        return self.stop if self.behind(self.stop) > -margin else None
+        return self.stop if self.behind(self.stop) > -margin - margin_per_token * self.stop else None
 
-    def max_violation(self, margin: float) -> int | None:
+    def max_violation(self, margin: float, margin_per_token: float = 0.0) -> int | None:
         """The step trained on by maximum violation, if there is one."""
-        worst = max(range(1, len(self.beams) + 1), key=self.behind)
-        return worst if self.behind(worst) > -margin else None
+        worst = max(range(1, len(self.beams) + 1), key=lambda t: self.behind(t) + margin_per_token * t)
+        return worst if self.behind(worst) > -margin - margin_per_token * worst else None
 
 
 def uninterrupted_search(

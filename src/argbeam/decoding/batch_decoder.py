@@ -209,9 +209,14 @@ def _of_all_processes(group: Group, decoded: dict[int, Decoded]) -> dict[int, De
 
 
 def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
-    """Per sentence and step: newest tokens, parents' places in the beam before, and scores of the hypotheses."""
+    """Per sentence and step: newest tokens, parents' places in the step before, and scores, best first."""
     tokens_TBJ, scores_TBJ = beams.tokens_TBJ.cpu(), beams.scores_TBJ.cpu()
-    named = {"tokens": tokens_TBJ, "parents": beams.parents_TBJ.cpu(), "ranks": scores_TBJ}
+    # A search that refills its beam has ended prefixes behind the others.
+    scores_TBJ, order_TBJ = scores_TBJ.sort(dim=2, descending=True, stable=True)
+    place_TBJ = order_TBJ.argsort(2)
+    parents_TBJ = beams.parents_TBJ.cpu().gather(2, order_TBJ)
+    parents_TBJ[1:] = place_TBJ[:-1].gather(2, parents_TBJ[1:])
+    named = {"tokens": tokens_TBJ.gather(2, order_TBJ), "parents": parents_TBJ, "ranks": scores_TBJ}
     real_TBJ, over_TB = scores_TBJ > NEVER, (tokens_TBJ == PAD).all(2).tolist()
     return [
         tuple(

@@ -16,7 +16,7 @@ from argbeam.losses.mrt import Mrt, Sampled, Searched
 from argbeam.losses.risks import RISKS
 from argbeam.losses.scheduled_sampling import Exponential, InverseSigmoid, Linear, Schedule, ScheduledSampling
 from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
-from argbeam.search.score_rules import LastScore, ScoreSum
+from argbeam.search.score_rules import SCORE_RULES
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.search.successors import Successors
 from argbeam.settings import losses as settings
@@ -24,12 +24,11 @@ from argbeam.tasks.contract import Task
 
 __all__ = ["Bso", "CrossEntropy", "Loss", "StepLoss", "make_loss"]
 
-POLICIES: dict[str, Callable[[float], Policy]] = {
+POLICIES: dict[str, Callable[[float, float], Policy]] = {
     "restart": Restart,
     "early_update": EarlyUpdate,
     "max_violation": MaxViolation,
 }
-RULES: dict[str, LastScore | ScoreSum] = {"last_score": LastScore(), "score_sum": ScoreSum()}
 
 
 def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
@@ -53,7 +52,8 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
                 normalise=Normalise(loss.normalise),
                 reset_optimizer=loss.reset_optimizer,
                 policy=POLICIES[loss.policy],
-                rule=RULES[loss.rule],
+                rule=SCORE_RULES[loss.rule],
+                margin_per_token=loss.margin_per_token,
             )
         case settings.CrfLoss():
             search, normalise = _training_search(loss, task), Normalise(loss.normalise)

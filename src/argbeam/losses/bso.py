@@ -19,7 +19,7 @@ from argbeam.models.state import State
 from argbeam.search.gold import Gold, Policy, Restart
 from argbeam.search.live_rows import host_may_look
 from argbeam.search.result import Beams, Violations
-from argbeam.search.score_rules import LastScore, ScoreSum
+from argbeam.search.score_rules import LastScore, ScoreRule
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Successors, check_end_symbol, check_gold
@@ -70,8 +70,9 @@ class Bso:
     """The loss of section 4.1: over all violations, cost * (margin - f(gold) + f(rival)).
 
     `policy` chooses the violations: all of a search that restarts (BSO), the one where gold falls off the beam
-    (`EarlyUpdate`), or the worst one (`MaxViolation`). f is the newest token's score; with the rule `ScoreSum`, also
-    that of decoding, the sum of the scores since the last restart.
+    (`EarlyUpdate`), or the worst one (`MaxViolation`). `rule`, also that of decoding, says what f is: the newest
+    token's score (the paper's), or the sum since the last restart of scores (`ScoreSum`) or log-probabilities
+    (`LogprobSum`). Where f is a sum, the margin may grow by `margin_per_token` with every token of it.
 
     `successors` are those of the training search: with the task's constraint this is ConBSO. `stop` counts in tasks of
     open length only. The beam grows from `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
@@ -88,8 +89,9 @@ class Bso:
     cost_scale: float = 1.0
     normalise: Normalise = Normalise.NONE
     reset_optimizer: bool = False
-    policy: Callable[[float], Policy] = Restart
-    rule: LastScore | ScoreSum = LastScore()  # noqa: RUF009 - frozen and without state
+    policy: Callable[[float, float], Policy] = Restart
+    rule: ScoreRule = LastScore()  # noqa: RUF009 - frozen and without state
+    margin_per_token: float = 0.0
     weights = None
 
     def __post_init__(self) -> None:
@@ -100,6 +102,10 @@ class Bso:
             start_beam=self.start_beam,
             epochs_per_beam=self.epochs_per_beam,
         )
+        if self.margin_per_token and not self.rule.adds_up:
+            raise ConfigError(
+                f"margin_per_token = {self.margin_per_token} is for sums; must be 0 with {self.rule.name}"
+            )
 
     def at(self, epoch: int) -> "BsoStep":
         beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
@@ -115,25 +121,27 @@ class BsoStep:
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         bso, gold_BT = self.bso, batch.target_BT
-        policy = bso.policy(bso.margin)
+        policy = bso.policy(bso.margin, bso.margin_per_token)
         settings = SearchSettings(self.beam, bso.rule, bso.stop if bso.open_length else None, n_best=0)
         state = model.encode(batch, noise)
         found, _ = search_with_gold(model, state, bso.successors, settings, batch, policy)
-        replayed = replay(model, state, gold_BT, found.rival_BT, found.violation_BT)
+        rival_BT, violation_BT = found.rival_BT, found.violation_BT
+        replayed = replay(model, state, gold_BT, rival_BT, violation_BT, normalised=bso.rule.normalised)
         behind_BT = replayed.rival_score_BT - replayed.gold_score_BT
         position_T = torch.arange(gold_BT.shape[1], device=gold_BT.device)
         broken_BT = behind_BT.isnan() & (position_T < batch.target_length_B[:, None])
         if bso.rule.adds_up:
-            behind_BT = since_restart(behind_BT, found.violation_BT)
+            behind_BT = since_restart(behind_BT, violation_BT)
+        growth_BT = bso.margin_per_token * since_restart(torch.ones_like(behind_BT), violation_BT)
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
         behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
         cost = in_precision(bso.cost, COSTS, behind_BT.dtype)
-        cost_BT = bso.cost_scale * cost(found.rival_BT, gold_BT, found.violation_BT)
+        cost_BT = bso.cost_scale * cost(rival_BT, gold_BT, violation_BT)
         # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
-        cost_BT = torch.where(found.violation_BT, cost_BT, 0.0)
-        loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + behind_BT)
+        cost_BT = torch.where(violation_BT, cost_BT, 0.0)
+        loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + growth_BT + behind_BT)
         # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
-        total = torch.where(found.violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
+        total = torch.where(violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
         return searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
 
 

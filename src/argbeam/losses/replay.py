@@ -1,15 +1,20 @@
 """Given tokens scored again, with gradient: the gold history, gold and rival side by side, or any sequences."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from argbeam.data.vocabulary import BOS
 from argbeam.models.contract import Model, Unrolls
 from argbeam.models.state import State
+
+# Rows that are normalised over the vocabulary at once: 64 pairs of gold and rival with 32 tokens each.
+_PART = 4096
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,9 @@ def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tens
 
 def token_logprobs(model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
     """Log-probability of every token of R sequences per sentence, normalised over the whole vocabulary."""
-    batch, rows, steps = tokens_BRT.shape
     tokens_NT = tokens_BRT.flatten(0, 1)
-    scores_NTV = score(model, state.repeated(rows), tokens_NT)
-    loss_X = F.cross_entropy(scores_NTV.flatten(0, 1), tokens_NT.flatten(), reduction="none")
-    return -loss_X.view(batch, rows, steps)
+    output_XH = gold_outputs(model, state.repeated(tokens_BRT.shape[1]), tokens_NT).flatten(0, 1)
+    return _logprobs(model, output_XH, tokens_NT.flatten()).view_as(tokens_BRT)
 
 
 def replay(
@@ -66,8 +69,12 @@ def replay(
     gold_BT: Int[Tensor, "B T"],
     rival_BT: Int[Tensor, "B T"],
     restart_BT: Bool[Tensor, "B T"],
+    *,
+    normalised: bool = False,
 ) -> Replayed:
     """Step a gold lane and a rival lane together; after a restart the rival's state is the gold lane's.
+
+    Scores are raw, or, if `normalised`, log-probabilities over the whole vocabulary.
 
     Autograd then does the merge of Algorithm 1 (Wiseman & Rush 2016) by itself: the gradient of a rival's segment joins
     the gold lane's where the segment began, and the graph holds 2T steps whatever the beam. Restart column t means that
@@ -80,10 +87,13 @@ def replay(
     read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
     read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
     outputs_TNH = unroll(model, state, read_TN, restarted_BT.T)
-    # Two tokens are scored at each step, not V: one look-up of their rows of the output layer serves all steps.
     output_XH = outputs_TNH.flatten(0, 1)
     tokens_X = torch.stack([gold_BT, rival_BT], 2).transpose(0, 1).flatten()
-    scores_X = model.scores(output_XH[:, None], tokens_X[:, None])
+    if normalised:
+        scores_X = _logprobs(model, output_XH, tokens_X)
+    else:
+        # Two tokens are scored at each step, not V: one look-up of their rows of the output layer serves all steps.
+        scores_X = model.scores(output_XH[:, None], tokens_X[:, None])
     gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)
     return Replayed(gold_TB.T, rival_TB.T)
 
@@ -106,6 +116,23 @@ def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"
     # Column t's segment begins after the last restart among the columns before t.
     begin_BT = _shifted(torch.where(restart_BT, first_T, 0), first=0).cummax(1).values
     return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
+
+
+def _logprobs(model: Model, output_XH: Float[Tensor, "X H"], token_X: Int[Tensor, " X"]) -> Float[Tensor, " X"]:
+    """Log-probability of one token in each row, over the whole vocabulary.
+
+    Many rows are taken in parts, whose scores are computed again for the gradient: no more than one part is held.
+    """
+    if len(token_X) <= _PART:
+        return _logprobs_of_part(model, output_XH, token_X)
+    parts = zip(torch.split(output_XH, _PART), torch.split(token_X, _PART), strict=True)
+    # Nothing is drawn in the output layer, and the generator of a GPU cannot be asked during a capture.
+    once = partial(checkpoint, _logprobs_of_part, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([once(model, part_XH, part_X) for part_XH, part_X in parts])
+
+
+def _logprobs_of_part(model: Model, output_XH: Tensor, token_X: Tensor) -> Tensor:
+    return -F.cross_entropy(model.scores(output_XH[None])[0], token_X, reduction="none")
 
 
 def _shifted(x_BT: Tensor, first: int = BOS) -> Tensor:

@@ -76,7 +76,7 @@ def search_step(
         verdict.violation_B.view(torch.uint8), verdict.rival_B, verdict.rival_score_B,
         verdict.rival_ended_B.view(torch.uint8), verdict.gold_score_B,
         step.rows_N, step.tokens_N, after.score_BK, after.is_gold_BK.view(torch.uint8),
-        gold.policy.margin, columns, blocks,
+        gold.policy.margin, gold.policy.margin_per_token, columns, blocks,
         K=beam_size, KP=rows, J=kept, JP=places,
         COLUMNS=power_of_two(columns, 16) if not wide else 16,
         LISTED=power_of_two(columns, 16) if candidates_BC is not None else 16,
@@ -127,7 +127,7 @@ def _step(
     parent_score, is_gold, gold, gold_b, gold_before, gold_before_b, active, best_wrong,
     tokens_out, parents_out, scores_out, is_gold_out, violation_out, rival_out, rival_score_out, rival_ended_out,
     gold_score_out, next_rows, next_tokens, next_score, next_is_gold,
-    margin, columns, blocks,
+    margin, margin_per_token, columns, blocks,
     K: tl.constexpr, KP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
     COLUMNS: tl.constexpr, LISTED: tl.constexpr, BLOCKS: tl.constexpr,
     WIDE: tl.constexpr, LIST: tl.constexpr, SUMS: tl.constexpr, RESTARTS: tl.constexpr, TOP: tl.constexpr,
@@ -178,6 +178,7 @@ def _step(
         gold_score = tl.max(tl.load(scores + K * scores_r + listed, mask=same & (listed < columns), other=never), 0)
     else:
         gold_score = tl.load(scores + K * scores_r + gold_token)
+    gold_score -= margin_per_token
     if SUMS:
         gold_score += tl.load(gold_before + b * gold_before_b)
     wrong = tl.load(best_wrong + b) != 0

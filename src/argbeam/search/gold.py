@@ -21,12 +21,18 @@ from argbeam.search.top_k import AllScores, LiveScores
 
 
 class Policy(Protocol):
-    """A gold policy. A violation: gold's score is less than `margin` above the rival's."""
+    """A gold policy. A violation: gold's score is less than a margin above the rival's.
+
+    The margin is `margin`, plus `margin_per_token` for every token since the last restart where scores add up.
+    """
 
     restarts: ClassVar[bool]  # after a violation the beam is gold's prefix alone
 
     @property
     def margin(self) -> float: ...
+
+    @property
+    def margin_per_token(self) -> float: ...
 
     def trained(
         self, violation_TB: Bool[Tensor, "T B"], behind_TB: Float[Tensor, "T B"], stop_B: Int[Tensor, " B"]
@@ -42,6 +48,7 @@ class Restart:
     """BSO, after LaSO (Wiseman & Rush 2016, section 4.2): every violation is trained on, and the search restarts."""
 
     margin: float = 1.0
+    margin_per_token: float = 0.0
     restarts: ClassVar[bool] = True
 
     def trained(self, violation_TB: Tensor, behind_TB: Tensor, stop_B: Tensor) -> Tensor:
@@ -53,6 +60,7 @@ class EarlyUpdate:
     """Trained on: the step at which gold falls off the beam (Collins & Roark 2004), or the last one."""
 
     margin: float = 1.0
+    margin_per_token: float = 0.0
     restarts: ClassVar[bool] = False
 
     def trained(self, violation_TB: Tensor, behind_TB: Tensor, stop_B: Tensor) -> Tensor:
@@ -64,6 +72,7 @@ class MaxViolation:
     """Trained on: the worst violation of the whole search (Huang et al. 2012)."""
 
     margin: float = 1.0
+    margin_per_token: float = 0.0
     restarts: ClassVar[bool] = False
 
     def trained(self, violation_TB: Tensor, behind_TB: Tensor, stop_B: Tensor) -> Tensor:
@@ -134,7 +143,8 @@ def gold_step(
     """
     batch, beam_size = beam.score_BK.shape
     kept = kept_with_gold(beam_size)
-    gold_token_score_B = scores.in_gold_lane(gold.token_B)
+    # A margin that grows with every token is the same as a gold lane that loses as much: restarts begin from its score.
+    gold_token_score_B = scores.in_gold_lane(gold.token_B) - gold.policy.margin_per_token
     best = scores.top_successors(beam, allowed_NC, kept=kept)
     gold_score_B = scores.rule.prefix_scores(beam.gold_score_B[:, None], gold_token_score_B[:, None, None])[:, 0, 0]
     verdict = _judge(best, beam, gold, gold_score_B)

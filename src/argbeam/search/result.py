@@ -13,7 +13,7 @@ from argbeam.data.vocabulary import PAD
 class Beam:
     """Scores of the prefixes on the beam (minus infinity: an empty place), and which of them is gold's prefix.
 
-    `gold_score_B` is the score of gold's prefix in its own lane; zero when decoding.
+    `gold_score_B` is the score of gold's prefix in its own lane, less what the margin has grown by; zero when decoding.
     """
 
     score_BK: Float[Tensor, "B K"]
@@ -60,8 +60,9 @@ class Violations:
     """The violations that the policy of a search with gold trains on. Column t is the paper's time t + 1.
 
     `rival_BT` holds every rival's tokens since the last restart, on the columns up to its violation: the segments
-    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold. `stop_B`
-    is the column at which a search without restarts has lost gold; where it has not, and with restarts, the last one.
+    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold. Scores
+    compare with each other, not across restarts, if the margin grows. `stop_B` is the column at which a search without
+    restarts has lost gold; where it has not, and with restarts, the last one.
     """
 
     violation_BT: Bool[Tensor, "B T"]

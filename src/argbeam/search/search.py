@@ -188,30 +188,56 @@ def decode_step(
     limit_B: Int[Tensor, " B"],
     t: int,
 ) -> tuple[SearchStep, Endings]:
-    """Step t of decoding: the K best successors. Ended prefixes leave the beam; sentences that are over hold still."""
+    """Step t of decoding: the K best successors. Ended prefixes leave the beam; sentences that are over hold still.
+
+    Where the stop rule refills the beam, the 2K best successors are taken. Each of the K parents has one that has
+    ended, so that K others are left for the next beam. The ended ones lie behind them, at places K to 2K - 1; they are
+    set aside if they are among the K best.
+    """
     (batch, beam_size), rule, stop = beam.score_BK.shape, settings.rule, settings.stop
-    best = scores.top_successors(beam, allowed_NC, kept=beam_size)
+    refills = stop is not None and stop.refills(rule, beam_size)
+    best = scores.top_successors(beam, allowed_NC, kept=2 * beam_size if refills else beam_size)
     active_B = active_B & ~endings.over_B
     died_B = active_B & (best.scores_BJ[:, 0] == NEVER)
     active_B = active_B & ~died_B
+    ended_BJ = best.tokens_BJ == EOS
+    if stop is not None and stop.cut_off:
+        ended_BJ = ended_BJ | (limit_B == t + 1)[:, None]
+    if refills:
+        best, ended_BJ = _ended_last(best, ended_BJ, beam_size)
     # Sentences that are over keep their beam: every place is its own parent, with PAD as its newest token.
-    place_K, still_B1 = torch.arange(beam_size, device=limit_B.device), ~active_B[:, None]
+    place_J, still_B1 = torch.arange(best.scores_BJ.shape[1], device=limit_B.device), ~active_B[:, None]
+    held_BJ = torch.nn.functional.pad(beam.score_BK, (0, beam_size), value=NEVER) if refills else beam.score_BK
     best = TopSuccessors(
-        torch.where(still_B1, place_K, best.parents_BJ),
+        torch.where(still_B1, place_J % beam_size, best.parents_BJ),
         best.tokens_BJ.masked_fill(still_B1, PAD),
-        torch.where(still_B1, beam.score_BK, best.scores_BJ),
+        torch.where(still_B1, held_BJ, best.scores_BJ),
     )
-    score_BK, over_B, finished = best.scores_BJ, endings.over_B | died_B, endings.finished
+    score_BJ, over_B, finished = best.scores_BJ, endings.over_B | died_B, endings.finished
     if stop is not None and finished is not None:
-        ended_BK = (best.tokens_BJ == EOS) & active_B[:, None] & (score_BK != NEVER)
-        priority_BK = stop.priority(rule, score_BK, ended_BK, t)
-        finished = finished.add(priority_BK, rule.finished_scores(score_BK, t + 1), t)
-        score_BK = score_BK.masked_fill(ended_BK, NEVER)
-        over_B = over_B | finished.over(stop, rule, score_BK, limit_B)
+        ended_BJ = ended_BJ & active_B[:, None] & (score_BJ != NEVER)
+        priority_BJ = stop.priority(rule, score_BJ, ended_BJ, t)
+        finished = finished.add(priority_BJ, rule.finished_scores(score_BJ, t + 1), t)
+        score_BJ = score_BJ.masked_fill(ended_BJ, NEVER)
+        over_B = over_B | finished.over(stop, rule, score_BJ, limit_B)
     first_row_B1 = beam_size * torch.arange(batch, device=limit_B.device)[:, None]
-    after = Beam(score_BK, beam.is_gold_BK, beam.gold_score_B)
-    step = SearchStep(best, after, (first_row_B1 + best.parents_BJ).flatten(), best.tokens_BJ.flatten())
+    after = Beam(score_BJ[:, :beam_size], beam.is_gold_BK, beam.gold_score_B)
+    rows_BK, tokens_BK = first_row_B1 + best.parents_BJ[:, :beam_size], best.tokens_BJ[:, :beam_size]
+    step = SearchStep(best, after, rows_BK.flatten(), tokens_BK.flatten())
     return step, Endings(over_B, endings.dead_B | died_B, finished)
+
+
+def _ended_last(best: TopSuccessors, ended_BJ: Tensor, beam_size: int) -> tuple[TopSuccessors, Tensor]:
+    """The successors that have not ended, best first, then those that have; only ended ones stay behind place K.
+
+    Worked example, K = 2, tokens [a, EOS, b, EOS]: [a, b, EOS, -], as the second EOS is not among the two best.
+    """
+    order_BJ = ended_BJ.long().argsort(dim=1, stable=True)
+    ended_BJ = ended_BJ.gather(1, order_BJ)
+    place_J = torch.arange(ended_BJ.shape[1], device=order_BJ.device)
+    stays_BJ = torch.where(ended_BJ, order_BJ, place_J) < beam_size
+    score_BJ = best.scores_BJ.gather(1, order_BJ).masked_fill(~stays_BJ, NEVER)
+    return TopSuccessors(best.parents_BJ.gather(1, order_BJ), best.tokens_BJ.gather(1, order_BJ), score_BJ), ended_BJ
 
 
 def _empty_prefix(batch: int, beam_size: int, *, like: Tensor) -> Beam:
@@ -264,6 +290,8 @@ def _result(
     violations = None
     if gold is not None:
         violations = violations_of(beams, verdicts, gold, beam_size=settings.beam_size, stop=settings.stop)
+    if settings.stop is not None and settings.stop.cut_off:
+        ended_BN = ended_BN & (tokens_BNT == EOS).any(2)
     length_BN = (tokens_BNT != PAD).sum(2)
     if finished is not None:  # an unfinished output is scored by the rule for finished ones
         as_finished_BN = settings.rule.finished_scores(score_BN, length_BN.clamp(min=1).to(score_BN.dtype))

@@ -17,6 +17,10 @@ class Stop(Protocol):
     # In training: an ended prefix leaves the beam. Otherwise the end symbol is a token like any other.
     ended_gives_up_place: ClassVar[bool]
 
+    @property
+    def cut_off(self) -> bool:
+        """In decoding: prefixes at the length limit count as ended. Otherwise one is returned where none has ended."""
+
     def priority(
         self, rule: ScoreRule, score_BK: Float[Tensor, "B K"], ended_BK: Bool[Tensor, "B K"], t: int
     ) -> Float[Tensor, "B K"]:
@@ -25,11 +29,15 @@ class Stop(Protocol):
     def bound(self, rule: ScoreRule, score_B: Float[Tensor, " B"], limit_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Highest priority that anything still on the beam can reach."""
 
+    def refills(self, rule: ScoreRule, beam_size: int) -> bool:
+        """In decoding: the next best prefixes take the places of ended ones. Otherwise the beam shrinks."""
+
 
 @dataclass(frozen=True)
 class StopTop:
     """The search ends when the best prefix on the beam has ended, and returns it; other ended prefixes are dropped."""
 
+    cut_off: ClassVar[bool] = False
     name: ClassVar[str] = "top"
     ended_gives_up_place: ClassVar[bool] = True
 
@@ -44,15 +52,21 @@ class StopTop:
         # What ends later comes later: nothing on the beam can overtake a finished prefix.
         return score_B.masked_fill(score_B > NEVER, torch.finfo(score_B.dtype).min)
 
+    def refills(self, rule: ScoreRule, beam_size: int) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class StopBest:
     """Ended prefixes are set aside, the others continue, and the best of all wins.
 
-    The rule of BSO's authors, and the usual one for log-probabilities, where the search ends as soon as nothing on the
-    beam can win.
+    The rule of BSO's authors, whose beam shrinks. It is the usual one for log-probabilities too: there the beam is
+    refilled, as in fairseq and in `generate` of transformers, and the search ends as soon as nothing on the beam can
+    win. A beam of 1 is the greedy search and ends with its output. With `cut_off` the n best are those of
+    `generate(early_stopping="never")`.
     """
 
+    cut_off: bool = False
     name: ClassVar[str] = "best"
     ended_gives_up_place: ClassVar[bool] = False
 
@@ -61,6 +75,10 @@ class StopBest:
 
     def bound(self, rule: ScoreRule, score_B: Tensor, limit_B: Tensor) -> Tensor:
         return rule.bound(score_B, limit_B)
+
+    def refills(self, rule: ScoreRule, beam_size: int) -> bool:
+        # Only log-probabilities bound what a beam can reach: with other scores a full beam would run to the limit.
+        return rule.normalised and beam_size > 1
 
 
 STOPS: dict[str, Stop] = {stop.name: stop for stop in (StopTop(), StopBest())}

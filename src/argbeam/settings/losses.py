@@ -50,15 +50,29 @@ class BsoLoss(SearchLoss):
         default="restart",
         description="violations to train on: all, with restarts; where gold leaves the beam; the largest",
     )
-    rule: Literal["last_score", "score_sum"] = Field(
-        default="last_score", description="score of a prefix: its last token's, or the sum"
+    rule: Literal["last_score", "score_sum", "logprob_sum"] = Field(
+        default="last_score",
+        description="score of a prefix: its last token's, or the sum of scores or log-probabilities",
     )
     margin: float = Field(default=1.0, ge=0, description="required lead of gold's score over the rival's")
+    margin_per_token: float = Field(
+        default=0.0, ge=0, description="with sums: further lead for every token since the last restart"
+    )
     cost: Literal["zero_one", "sentence_bleu", "authors_bleu"] = Field(
         default="zero_one", description="cost of a violation: 1, 1 - sentence BLEU, or the authors' variant of it"
     )
     cost_scale: float = Field(default=1.0, gt=0, description="factor of the cost")
     normalise: Literal["none", "sentences", "words"] = Field(default="none", description="divisor of the loss")
+
+    @model_validator(mode="after")
+    def _rule_fits(self) -> "BsoLoss":
+        if self.rule == "last_score" and self.margin_per_token:
+            raise ValueError(
+                f'margin_per_token = {self.margin_per_token} is for sums; must be 0 with rule = "last_score"'
+            )
+        if self.rule != "last_score" and self.stop == "best":
+            raise ValueError(f'stop = "best" is for rule = "last_score" in training; must be "top" with "{self.rule}"')
+        return self
 
 
 class CrfLoss(SearchLoss):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
 
 from argbeam.settings.data import Data, Task
-from argbeam.settings.losses import MrtLoss, SearchLoss
+from argbeam.settings.losses import BsoLoss, Loss, MrtLoss, SearchLoss
 from argbeam.settings.models import LstmLmModel, LstmModel, Model
 from argbeam.settings.stages import Batching, Stage
 from argbeam.settings.strict import MOST_BEAM, Settings
@@ -143,10 +143,34 @@ class Recipe(Settings):
         for name, stage in self.stages.items():
             if isinstance(stage.loss, SearchLoss | MrtLoss) and stage.loss.constrained and task == "translation":
                 raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")
-        last_name, last = list(self.stages.items())[-1]
-        if self.decode.length_power and isinstance(last.loss, SearchLoss):
+        return self
+
+    @model_validator(mode="after")
+    def _search_fits_the_model(self) -> "Recipe":
+        name, last = list(self.stages.items())[-1]
+        rule, power = _rule_of(last.loss), json.dumps(self.decode.length_power)
+        trained = last.loss.stop if isinstance(last.loss, SearchLoss) else "best"
+        stop = trained if self.decode.stop == "auto" else self.decode.stop
+        if self.decode.length_power and rule != "logprob_sum":
             raise ValueError(
-                f"decode.length_power = {json.dumps(self.decode.length_power)}: only for models that sum "
-                f"log-probabilities; must be 0 after {last.loss.kind}, the loss of stages.{last_name}"
+                f"decode.length_power = {power}: only for models that sum log-probabilities; "
+                f"must be 0 after {last.loss.kind} with {rule}, the loss of stages.{name}"
+            )
+        if self.decode.length_power and stop == "top":
+            raise ValueError(
+                f'decode.length_power = {power}: decode.stop = "top" does not compare lengths; must be 0, or '
+                'decode.stop "best"'
+            )
+        if stop == "best" and isinstance(last.loss, BsoLoss) and rule == "score_sum":
+            raise ValueError(
+                'decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
+                f"score_sum, the rule of stages.{name}.loss"
             )
         return self
+
+
+def _rule_of(loss: Loss) -> str:
+    """Name of the score rule of models trained with this loss."""
+    if isinstance(loss, BsoLoss):
+        return loss.rule
+    return "score_sum" if isinstance(loss, SearchLoss) else "logprob_sum"

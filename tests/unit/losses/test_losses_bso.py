@@ -18,7 +18,7 @@ from argbeam.losses.contract import LossOutput
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.noise import Noise
 from argbeam.search.gold import EarlyUpdate, MaxViolation, Policy, Restart
-from argbeam.search.score_rules import LastScore, ScoreSum
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Unconstrained
 from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
@@ -34,9 +34,8 @@ from loss_oracles import (
 )
 from oracles import Score, Tokens, UninterruptedSearch, example_of, uninterrupted_search
 
-Rule = LastScore | ScoreSum
 # A policy, and the step of a search without restarts that it trains on.
-POLICIES: dict[Callable[[float], Policy], Callable[[UninterruptedSearch, float], int | None] | None] = {
+POLICIES: dict[Callable[[float, float], Policy], Callable[[UninterruptedSearch, float, float], int | None] | None] = {
     Restart: None,
     EarlyUpdate: UninterruptedSearch.early_update,
     MaxViolation: UninterruptedSearch.max_violation,
@@ -49,12 +48,13 @@ def bso_step(
     *,
     cost: Cost = zero_one,
     margin: float = 1.0,
-    policy: Callable[[float], Policy] = Restart,
-    rule: Rule = LastScore(),  # noqa: B008 - frozen and without state
+    margin_per_token: float = 0.0,
+    policy: Callable[[float, float], Policy] = Restart,
+    rule: ScoreRule = LastScore(),  # noqa: B008 - frozen and without state
 ) -> BsoStep:
     stop, open_length = task.stop or StopTop(), task.stop is not None
-    bso = Bso(task.successors, beam, stop, open_length, margin=margin, cost=cost, policy=policy, rule=rule)
-    return BsoStep(bso, beam)
+    search = Bso(task.successors, beam, stop, open_length, margin=margin, margin_per_token=margin_per_token, rule=rule)
+    return BsoStep(replace(search, cost=cost, policy=policy), beam)
 
 
 def hamming(rival_BT: Tensor, gold_BT: Tensor, violation_BT: Tensor) -> Tensor:
@@ -85,7 +85,10 @@ CASES += [("Transformer, decoder only", task) for task in ("open length, stop be
 
 def rescored(task: Task, step: BsoStep, cost: SegmentCost) -> Callable[..., Tensor]:
     """The step's loss of one sentence by scoring every violating prefix from scratch."""
-    return bso_of_one(task.naive, beam=step.beam, margin=step.bso.margin, stop=task.stop, cost=cost)
+    growth = step.bso.margin_per_token
+    return bso_of_one(
+        task.naive, beam=step.beam, margin=step.bso.margin, margin_per_token=growth, stop=task.stop, cost=cost
+    )
 
 
 @pytest.mark.parametrize(("model_name", "task_name"), CASES)
@@ -110,27 +113,31 @@ def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
 
 
 @pytest.mark.parametrize(
-    ("policy", "rule"), [(policy, rule) for policy in POLICIES for rule in (LastScore(), ScoreSum())][1:]
+    ("policy", "rule"), [(policy, rule) for policy in POLICIES for rule in (LastScore(), ScoreSum(), LogprobSum())][1:]
 )
 @settings(max_examples=8)
 @given(data=st.data())
 def test_other_policies_and_sums_have_the_loss_of_rescoring_their_violations(
-    policy: Callable[[float], Policy], rule: Rule, data: st.DataObject
+    policy: Callable[[float, float], Policy], rule: ScoreRule, data: st.DataObject
 ) -> None:
+    """A margin that grows with every token, where scores add up."""
     task = TASKS[data.draw(st.sampled_from(list(TASKS)))]
     model, batch, noise = drawn_case(data, task)
     beam, margin = data.draw(st.sampled_from([1, 2, 3, 10])), data.draw(st.sampled_from([0.3, 1.0, 2.5]))
-    step = bso_step(task, beam, margin=margin, policy=policy, rule=rule)
+    growth = data.draw(st.sampled_from([0.0, 0.4])) if rule.adds_up else 0.0
+    step = bso_step(task, beam, margin=margin, margin_per_token=growth, policy=policy, rule=rule)
     trained_step = POLICIES[policy]
 
     def margin_loss(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Tensor | None:
         search = uninterrupted_search(task.naive(source), score, gold, beam=beam, stop=task.stop, ties=False)
         assert trained_step is not None
-        t = trained_step(search, margin)
-        return None if t is None else margin - rescore(gold[:t]) + rescore(search.rivals[t - 1] or ())
+        t = trained_step(search, margin, growth)
+        if t is None:
+            return None
+        return margin + growth * t - rescore(gold[:t]) + rescore(search.rivals[t - 1] or ())
 
     loss = rescored(task, step, lambda *_: 1.0) if trained_step is None else margin_loss
-    expected = naive_total(model, batch, noise, loss, adds_up=rule.adds_up)
+    expected = naive_total(model, batch, noise, loss, rule=rule)
     assert_same_loss(step(model, batch, noise).total, expected, model)
 
 
@@ -287,7 +294,7 @@ LOST: Scores = {
     ],
 )
 def test_early_update_trains_where_gold_fell_off_and_maximum_violation_where_it_is_furthest_behind(
-    policy: Callable[[float], Policy], rule: Rule, loss: float, gold: list[tuple[Tokens, int]], segment: int
+    policy: Callable[[float, float], Policy], rule: ScoreRule, loss: float, gold: list[tuple[Tokens, int]], segment: int
 ) -> None:
     """margin - f(gold) + f(rival) = 1 - 1 + 5 at step 2; by sums 1 - (2 + 1) + (3 + 5) = 6, with a gradient for each
     token, and at step 3 1 - 3.4 + 8.5 = 6.1. The rivals are b b and b b c."""
@@ -300,16 +307,18 @@ def test_early_update_trains_where_gold_fell_off_and_maximum_violation_where_it_
 
 
 def test_steps_with_different_policies_or_rules_do_not_share_a_captured_step() -> None:
-    task, rules = TASKS["permutation"], (LastScore(), ScoreSum())
-    assert len({bso_step(task, 2, policy=policy, rule=rule) for policy in POLICIES for rule in rules}) == 6
+    task, rules = TASKS["permutation"], (LastScore(), ScoreSum(), LogprobSum())
+    assert len({bso_step(task, 2, policy=policy, rule=rule) for policy in POLICIES for rule in rules}) == 9
     assert bso_step(task, 2, policy=EarlyUpdate, rule=ScoreSum()) == bso_step(
         task, 2, policy=EarlyUpdate, rule=ScoreSum()
     )
 
 
-@pytest.mark.parametrize("rule", [LastScore(), ScoreSum()])
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum(), LogprobSum()])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_loss_over_scores_that_are_not_numbers_is_not_a_number(policy: Callable[[float], Policy], rule: Rule) -> None:
+def test_a_loss_over_scores_that_are_not_numbers_is_not_a_number(
+    policy: Callable[[float, float], Policy], rule: ScoreRule
+) -> None:
     """Its gradient is not, and a finite total would hide that. One sentence of three, then all of them."""
     model = lstm(1, 3, 0.0)
     batch = make_batch([example_of((4, 5, 6), source=(4, 5)), example_of((5,), source=(6,)), example_of((6, 4))])

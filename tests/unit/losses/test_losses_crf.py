@@ -12,6 +12,7 @@ from torch import Tensor
 from argbeam.data.batches import make_batch
 from argbeam.losses.crf import Crf, CrfStep
 from argbeam.models.noise import Noise
+from argbeam.search.score_rules import ScoreSum
 from argbeam.search.stop_rules import StopTop
 from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
 from loss_oracles import Rescore, TableModel, naive_total
@@ -49,7 +50,7 @@ def test_with_a_beam_as_wide_as_the_space_it_is_the_globally_normalised_probabil
         widest = max(widest, *map(len, spaces))
         return -(rescore(gold).exp() / torch.stack(list(map(rescore, spaces[-1]))).exp().sum()).log()
 
-    expected = naive_total(model, batch, noise, minus_log_probability, adds_up=True)
+    expected = naive_total(model, batch, noise, minus_log_probability, rule=ScoreSum())
     out = crf_step(task, widest)(model, batch, noise)
     assert_same_loss(out.total, expected, model)
     assert out.sums["stopped_early"] == 0
@@ -72,7 +73,7 @@ def test_loss_and_gradients_are_those_of_rescoring_the_beam_where_gold_fell_off(
         stops.append(search.stop)
         return torch.stack([rescore(prefix) for prefix in prefixes]).logsumexp(0) - rescore(gold[: search.stop])
 
-    expected = naive_total(model, batch, noise, minus_log_share, adds_up=True)
+    expected = naive_total(model, batch, noise, minus_log_share, rule=ScoreSum())
     out = crf_step(task, beam)(model, batch, noise)
     assert_same_loss(out.total, expected, model)
     assert out.sums["stop_words"] == sum(stops)

@@ -9,16 +9,17 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
+from argbeam.losses import replay as replay_module
 from argbeam.losses.bso import Bso, BsoStep, search_with_gold
 from argbeam.losses.replay import replay
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.gold import Restart
-from argbeam.search.score_rules import LastScore
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from loss_cases import MODELS, TRANSFORMERS, VOCABULARY
+from loss_cases import MODELS, TRANSFORMERS, VOCABULARY, assert_same_loss
 
 NAMES = ["LSTM, 2 layers", "attention with a cache"]
 
@@ -82,3 +83,23 @@ def test_the_graph_holds_two_rows_and_two_scores_per_token_whatever_the_beam(bea
         BsoStep(bso, beam)(model, sentences(0, end=(EOS,)), None)
     assert steps == [8] * 9
     assert scored == [72]
+
+
+@pytest.mark.parametrize("rule", [LogprobSum(), ScoreSum()])
+def test_log_probabilities_in_parts_have_the_loss_and_gradients_of_one_part(rule: ScoreRule) -> None:
+    """72 rows in parts of 7, each scored once forwards and once more for the gradient: no part is kept. Raw scores
+    need no parts."""
+    model, batch, rows = MODELS["LSTM, 1 layer"](3, 0.0), sentences(1, end=(EOS,)), []
+
+    def scores(output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        rows.extend([output_GRH.shape[0] * output_GRH.shape[1]] * torch.is_grad_enabled())
+        return type(model).scores(model, output_GRH, candidates_GC)
+
+    step = BsoStep(Bso(Unconstrained(VOCABULARY, end_symbol=True), train_beam=3, rule=rule), 3)
+    whole = step(model, batch, None).total
+    with patch.object(replay_module, "_PART", 7), patch.object(model, "scores", scores):
+        parts = step(model, batch, None).total
+        forwards = list(rows)
+        assert_same_loss(parts, whole, model)
+    assert forwards == ([7] * 10 + [2] if rule.normalised else [72])
+    assert sorted(rows) == sorted(forwards * 2 if rule.normalised else forwards)

@@ -79,6 +79,9 @@ def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:
             {"kind": "bso", "cross_entropy": 1.0},
             "stages.only.loss.cross_entropy = 1.0: must be at least 0 and less than",
         ),
+        ({"kind": "bso", "margin_per_token": 0.5}, "margin_per_token = 0.5 is for sums; must be 0 with rule"),
+        ({"kind": "bso", "rule": "score_sum", "stop": "best"}, 'must be "top" with "score_sum"'),
+        ({"kind": "bso", "rule": "logprob_sum", "stop": "best"}, 'must be "top" with "logprob_sum"'),
         ({"kind": "scheduled_sampling"}, "missing key stages.only.loss.schedule"),
         (
             {"kind": "scheduled_sampling", "schedule": {"kind": "linear", "base": 0.5}},

@@ -1,5 +1,6 @@
 """Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
 from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step
 from argbeam.search.result import Beam
-from argbeam.search.score_rules import NEVER, LastScore, ScoreRule, ScoreSum
+from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.search.top_k import AllScores
@@ -166,7 +167,7 @@ def test_a_step_of_the_search(
     gold_score_B1 = torch.randn(batch, 1, generator=generator)
     start = Beam(start_BK, (place_K == 0).expand(batch, -1), gold_score_B1[:, 0])
     beam = start if first else Beam(score_BK, is_gold_BK, gold_score_B1[:, 0])
-    policy = Restart(1.0) if restarts else MaxViolation(1.0)
+    policy = Restart(1.0, 0.3) if restarts else MaxViolation(1.0)
     gives_up = stop is not None and stop.ended_gives_up_place
     gold = GoldToken(policy, gives_up, gold_B, chance(0.9, batch), chance(0.4, batch))
     scores = AllScores(rule, scores_BRC, candidates_BC)
@@ -284,15 +285,19 @@ def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, mo
 VOCABULARY = 40
 # Random weights break any margin at every word; below zero, they break it at some.
 MARGIN = -0.2
+BSO = Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, start_beam=3, margin=MARGIN)
 LOSSES: dict[str, StepLoss] = {
     "cross_entropy": CrossEntropy(),
-    "bso": Bso(Unconstrained(VOCABULARY, end_symbol=False), 3, open_length=False, start_beam=3, margin=MARGIN).at(0),
+    "bso": BSO.at(0),
     "conbso": Bso(Permutation(), 4, open_length=False, start_beam=4).at(0),
     "top": Bso(Unconstrained(VOCABULARY, end_symbol=True), 3, start_beam=3, margin=MARGIN, cost=one_minus_bleu).at(0),
+    "logprob_sum": replace(BSO, rule=LogprobSum(), margin_per_token=0.01).at(0),
 }
 
 
-@pytest.mark.parametrize(("name", "layers"), [("cross_entropy", 1), ("bso", 1), ("conbso", 2), ("top", 2)])
+@pytest.mark.parametrize(
+    ("name", "layers"), [("cross_entropy", 1), ("bso", 1), ("conbso", 2), ("top", 2), ("logprob_sum", 1)]
+)
 def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and every gradient, with dropout and restarts; the kernels must really be what runs."""
     generator = torch.Generator().manual_seed(layers)

@@ -151,11 +151,12 @@ SEARCHES: dict[str, tuple[Successors, ScoreRule, Stop | None, Policy | None]] = 
     "bso, every token violates": (ANYTHING[True], LastScore(), StopTop(), Restart(9.0)),
     "bso, fixed length": (ANYTHING[False], LastScore(), None, Restart(-0.3)),
     "bso, stop best, sums": (ANYTHING[True], ScoreSum(), StopBest(), Restart(-0.3)),
+    "bso, sums of log-probabilities": (ANYTHING[True], LogprobSum(), StopTop(), Restart(-0.3, 0.1)),
     "conbso": (Permutation(), LastScore(), None, Restart(-0.3)),
     "early update": (ANYTHING[False], ScoreSum(), None, EarlyUpdate(0.0)),
     "maximum violation": (ANYTHING[True], LastScore(), StopTop(), MaxViolation(0.5)),
     "maximum violation, constrained": (Permutation(), ScoreSum(), None, MaxViolation(0.5)),
-    "decoding": (ANYTHING[True], LogprobSum(), StopBest(), None),
+    "decoding": (ANYTHING[True], LogprobSum(1.0), StopBest(), None),
     "decoding, fixed length": (ANYTHING[False], LastScore(), None, None),
     "decoding, constrained": (Permutation(), LogprobSum(), None, None),
 }

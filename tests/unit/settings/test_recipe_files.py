@@ -181,8 +181,8 @@ text.subwords=8000 => x.toml: text.subwords = 8000: only for translation; 0 for 
 decode.length_power=-1 => --set: decode.length_power = -1: must be a number at least 0, or "dev"
 decode.length_power=test => --set: decode.length_power = "test": must be a number at least 0, or "dev"
 decode.length_power=nan => --set: decode.length_power = NaN: must be a number at least 0, or "dev"
-decode.length_power=dev => x.toml: decode.length_power = "dev": only for models that sum log-probabilities; must be 0 after bso, the loss of stages.bso
-decode.length_power=1 => x.toml: decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 after bso, the loss of stages.bso
+decode.length_power=dev => x.toml: decode.length_power = "dev": only for models that sum log-probabilities; must be 0 after bso with last_score, the loss of stages.bso
+decode.length_power=1 => x.toml: decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 after bso with last_score, the loss of stages.bso
 data={kind='tsv', train=['a'], dev=['b']} => x.toml: data.kind = "tsv": not for word_ordering; one of generated, text, conllu, conllx
 data={kind='text', train=['a', 3], dev=['b']} => --set: data.train[1] = 3: found a whole number, accepted: a string
 data={kind='text', train='a', dev=['b']} => --set: data.train = "a": found a string, accepted: a list of strings

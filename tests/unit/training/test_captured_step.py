@@ -35,7 +35,7 @@ from argbeam.runtime import device as devices
 from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.gold import EarlyUpdate, MaxViolation
-from argbeam.search.score_rules import ScoreSum
+from argbeam.search.score_rules import LogprobSum, ScoreSum
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel, TransformerLmModel, TransformerModel
 from argbeam.settings import Model as ModelSettings
@@ -71,7 +71,7 @@ LOSSES: dict[str, Loss] = {
     "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
     "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
     "mrt beam": Mrt(ANYTHING, Searched(3, open_length=True), alpha=0.5, include_gold=False),
-    "mixed": Mixed(Bso(ANYTHING, 3, epochs_per_beam=1), 0.3),
+    "mixed": Mixed(Bso(ANYTHING, 3, epochs_per_beam=1, rule=LogprobSum(), margin_per_token=0.1), 0.3),
 }
 
 
