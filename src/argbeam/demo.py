@@ -16,9 +16,9 @@ from argbeam.reproduce.runner import CampaignStep, find_machine, run_steps
 from argbeam.runs import layout
 from argbeam.runs.layout import is_trained
 from argbeam.runs.load import open_run
+from argbeam.runs.resume import check_same
 from argbeam.runs.score import score_run
 from argbeam.runs.session import train_run
-from argbeam.runs.train import check_same
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import find_recipe, load_recipe
 

@@ -5,6 +5,7 @@ format), `position`, `meta` (JSON) and `sha256` (of all tensors and of the other
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,6 @@ from argbeam import __version__
 from argbeam.errors import CheckpointError
 from argbeam.files import TEMPORARY, reading, write_atomic, writing
 from argbeam.runs.layout import MODEL, RECIPE
-from argbeam.runtime.group import Group
 from argbeam.settings import Recipe
 from argbeam.tasks import TASKS, Task
 from argbeam.training.events import Saved
@@ -34,6 +34,10 @@ _FORMAT_0_1 = 1  # of version 0.1: its digest is that of the whole file with zer
 _FILE_NAME = re.compile(r"checkpoint-([0-9]{9,})\.safetensors")
 _TENSOR_NAME = re.compile(r"\w[\w./:-]*", re.ASCII)
 _ASSET = "asset."
+
+
+class UnreadableError(CheckpointError):
+    """A file that cannot be read: the fault is outside it, and it may hold a good checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +52,28 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Latest:
-    """The newest good checkpoint of a folder, and one line for each newer file that is not good."""
+    """The newest good checkpoint of a folder; for each newer file, which is damaged, what is wrong and its name."""
 
     checkpoint: Checkpoint | None
     rejected: list[str]
+    damaged: list[str]
 
 
-def save_training(folder: Path, saved: Saved, recipe: str, task: Task) -> None:
-    """Write a checkpoint of training's state with the recipe (JSON) and the task's files."""
+def save_training(folder: Path, saved: Saved, recipe: str, task: Task, data: Mapping[str, str]) -> None:
+    """Write a checkpoint of training's state with the recipe (JSON), the task's files and the digests of the data."""
     assets = {
         f"{_ASSET}{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()
     }
     meta = {"recipe": recipe, "position": vars(saved.position), "rule": saved.rule, "stop": saved.stop}
-    save(folder, saved.position.update, {**saved.tensors, **assets}, {**meta, "version": __version__})
+    meta |= {"data": dict(data), "version": __version__}
+    save(folder, saved.position.update, {**saved.tensors, **assets}, meta)
 
 
 def save(folder: Path, position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, keep: int = 2) -> Path:
     """Write a checkpoint, then remove all but the `keep` newest ones up to it.
 
-    A folder holds one history: a good checkpoint of a later position is an error, and nothing is written.
-    A bad one stays until the run overwrites it at that position.
+    A folder holds one history: a good checkpoint of a later position is an error, and nothing is written. Damaged files
+    are to be moved out of the way first, by `set_aside`.
     """
     if position < 0 or keep < 1:
         raise ValueError(f"position {position}, keep {keep}: position starts at 0 and keep at 1")
@@ -91,7 +97,7 @@ def load(path: Path) -> Checkpoint:
     """Read a checkpoint and verify all of it; a CheckpointError says what is wrong with the file."""
     if path.exists() and not path.is_file():
         raise CheckpointError(f"{path}: not a plain file; a checkpoint is expected")
-    with reading(path, "a checkpoint is expected", CheckpointError):
+    with reading(path, "a checkpoint is expected", UnreadableError):
         data = path.read_bytes()
     metadata = _read_metadata(data, path)
     try:
@@ -113,27 +119,27 @@ def load(path: Path) -> Checkpoint:
 
 
 def latest(folder: Path) -> Latest:
-    """The newest good checkpoint of a folder."""
+    """The newest good checkpoint of a folder. A file that cannot be read is an error: it may be the newest."""
     rejected: list[str] = []
+    damaged: list[str] = []
     for _, path in _listed(folder):
         try:
-            return Latest(load(path), rejected)
+            return Latest(load(path), rejected, damaged)
+        except UnreadableError:
+            raise
         except CheckpointError as error:
             rejected.append(str(error))
-    return Latest(None, rejected)
+            damaged.append(path.name)
+    return Latest(None, rejected, damaged)
 
 
-def latest_of_group(folder: Path, group: Group) -> Latest:
-    """`latest` of the first process, in every process."""
-    if group.size == 1:
-        return latest(folder)
-
-    def find() -> list[Any]:
-        found = latest(folder)
-        return ["" if found.checkpoint is None else found.checkpoint.path.name, found.rejected]
-
-    name, rejected = group.first(find)
-    return Latest(load(folder / name) if name else None, rejected)
+def set_aside(path: Path) -> Path:
+    """Rename a damaged checkpoint so that training neither removes nor overwrites it."""
+    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
+    free = next(name for name in names if not name.exists())
+    with writing(path, "it is damaged and must be renamed", CheckpointError):
+        path.rename(free)
+    return free
 
 
 def finished_model(folder: Path) -> Checkpoint:
@@ -184,6 +190,8 @@ def _refuse_later(folder: Path, position: int) -> None:
             return
         try:
             load(path)
+        except UnreadableError:
+            raise
         except CheckpointError:
             continue
         raise CheckpointError(

@@ -51,7 +51,7 @@ def check_files(recipe: Recipe) -> None:
 
 def vectors_path(recipe: Recipe) -> Path:
     """The file of word vectors that the recipe names."""
-    return Path(getattr(recipe.data, "root", ".")) / recipe.model.vectors
+    return _root(recipe) / recipe.model.vectors
 
 
 def fit_task(recipe: Recipe) -> Task:
@@ -95,12 +95,38 @@ def store_key(recipe: Recipe) -> str:
     """A digest of everything that determines the training examples: the files' content, the settings, the version."""
     table: dict[str, Any] = recipe.model_dump()
     data = {key: value for key, value in table["data"].items() if key != "root" and not key.startswith(("dev", "test"))}
-    files = [(key, _digest(path)) for key, path in named_files(recipe.data) if key.startswith("data.train")]
-    if isinstance(recipe.data, IwsltData):  # its files have names of their own, and it is small
-        pairs = [(pair.source, pair.target) for pair in stream_pairs(recipe.data, "train")]
-        files = [("pairs", hashlib.sha256(json.dumps(pairs).encode()).hexdigest())]
+    files = [(name.partition(" ")[0], digest) for name, digest in data_digests(recipe, ("train",)).items()]
     about = [__version__, table["task"], table["text"], table["seed"], data, files]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+def data_digests(recipe: Recipe, splits: Sequence[str] = ("train", "dev")) -> dict[str, str]:
+    """SHA-256 of each file of the splits, by key and name: `data.train train.txt`. A generated corpus has none.
+
+    Only of plain files: what can be read once belongs to the reader.
+    """
+    if isinstance(recipe.data, IwsltData):  # its files have names of their own, and it is small
+        pairs = {split: [(p.source, p.target) for p in stream_pairs(recipe.data, split)] for split in splits}
+        return {f"data.{split} .": hashlib.sha256(json.dumps(p).encode()).hexdigest() for split, p in pairs.items()}
+    keys, root = tuple(f"data.{split}" for split in splits), _root(recipe)
+    files = [(key, path) for key, path in named_files(recipe.data) if key.startswith(keys) and path.is_file()]
+    names = [path.relative_to(root) if path.is_relative_to(root) else path for _, path in files]
+    return {f"{key} {name}": _digest(path) for (key, path), name in zip(files, names, strict=True)}
+
+
+def check_unchanged(recipe: Recipe, folder: Path, *, known: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raise a DataError if a file is not the one that the run in the folder was started with."""
+    for name, digest in known.items():
+        if found.get(name) != digest:
+            key, _, file = name.partition(" ")
+            raise DataError(
+                f"{_root(recipe) / file}: not the file that {folder} has trained with as {key} (another SHA-256); "
+                "put that one back (--data DIR if it was moved), or choose another --out"
+            )
+
+
+def _root(recipe: Recipe) -> Path:
+    return Path(getattr(recipe.data, "root", "."))
 
 
 def _task(recipe: Recipe, assets: Assets | None) -> Task:

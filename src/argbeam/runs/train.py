@@ -19,20 +19,17 @@ from argbeam.files import append_record, truncate_records, write_atomic, writing
 from argbeam.losses import make_loss
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import examples, layout
-from argbeam.runs.checkpoint import latest, latest_of_group, position_of, save_training, task_of
+from argbeam.runs.checkpoint import position_of, save_training, task_of
 from argbeam.runs.load import Run, open_trained
+from argbeam.runs.resume import look_for_all
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
-from argbeam.settings.recipe_files import difference, in_short, read_recipe_json, recipe_to_json
+from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.state import Position, model_tensors
-
-# Settings that may differ when a run is resumed: they do not change what is learnt.
-_RUNTIME = ("device", "threads", "checkpoint_every", "store", "not_finite_limit", "tensorboard")
-_FREE_TO_CHANGE = tuple(f"runtime.{key}" for key in _RUNTIME)
 
 
 def train(
@@ -49,18 +46,17 @@ def train(
 
 
 def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: Group) -> Iterator[Event | Notice]:
-    group.first(lambda: check_same(recipe, folder))
-    if group.first(lambda: latest(folder / layout.MODEL).checkpoint is not None):
-        yield Notice(f"{folder}: training is finished; nothing to do")
+    found = look_for_all(recipe, folder, group)
+    yield from map(Notice, found.notices)
+    if found.finished:
         return
     examples.check_files(recipe)
+    digests = group.first(lambda: examples.data_digests(recipe))
     if recipe.runtime.threads:
         torch.set_num_threads(recipe.runtime.threads)
     device = devices.choose_device(recipe.runtime.device)
     devices.set_precision(device, tf32=recipe.runtime.tf32)
-    found = latest_of_group(folder / layout.CHECKPOINTS, group)
-    for line in found.rejected:
-        yield Notice(f"{line}; ignored, the checkpoint before it is used")
+    examples.check_unchanged(recipe, folder, known=found.digests, found=digests)
     resumed = found.checkpoint
     start = _start(recipe) if recipe.start and resumed is None else None
     task = task_of(recipe, resumed) if resumed else start.task if start else None
@@ -82,13 +78,13 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
         stop_asked=stop_asked,
         group=group,
     )
-    _record_start(folder, trainer, _started(trainer, data), resumed=resumed is not None)
+    _record_start(folder, trainer, {**_started(trainer, data), "data": digests}, resumed=resumed is not None)
     if resumed:
         yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
     yield Notice(f"{len(data.examples):,} training sentences, {len(dev):,} dev sentences")
     if data.left_out:
         yield Notice(f"left out of training: {data.reasons}")
-    yield from _save_events(folder, trainer)
+    yield from _save_events(folder, trainer, digests)
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:
@@ -123,16 +119,6 @@ def start_weights(recipe: Recipe, task: Task, model: Network, start: Run | None)
         )
         model.set_embeddings(source=source, target=target)
         yield Notice(f"{path}: vectors for {vectors.found} of {vectors.asked} words")
-
-
-def check_same(recipe: Recipe, folder: Path) -> None:
-    """Refuse to resume a run with another recipe than its own."""
-    path = folder / layout.RECIPE
-    if not path.exists():
-        return
-    changed = [line for line in difference(read_recipe_json(path), recipe) if not line.startswith(_FREE_TO_CHANGE)]
-    if changed:
-        raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
 
 
 def _start(recipe: Recipe) -> Run:
@@ -187,16 +173,16 @@ def _record_start(folder: Path, trainer: Trainer, started: Mapping[str, Any], *,
         return
     records = folder / layout.RECORDS
     with _writing(folder):
+        write_atomic(folder / layout.RECIPE, recipe_to_json(recipe).encode())
         if resumed:
             _drop_after(records, position.records)
             append_record(records, {"kind": "resume", "update": position.update, "processes": group.size})
         else:
-            write_atomic(folder / layout.RECIPE, recipe_to_json(recipe).encode())
             records.unlink(missing_ok=True)
             append_record(records, started)
 
 
-def _save_events(folder: Path, trainer: Trainer) -> Iterator[Event]:
+def _save_events(folder: Path, trainer: Trainer, digests: Mapping[str, str]) -> Iterator[Event]:
     """Train; the first process writes records, checkpoints and at the end the model."""
     recipe, task, leads = trainer.recipe, trainer.task, trainer.group.leads
     recipe_json = recipe_to_json(recipe)
@@ -205,13 +191,13 @@ def _save_events(folder: Path, trainer: Trainer) -> Iterator[Event]:
             with _writing(folder):
                 append_record(folder / layout.RECORDS, event.values)
         if isinstance(event, Saved) and leads:
-            save_training(folder / layout.CHECKPOINTS, event, recipe_json, task)
+            save_training(folder / layout.CHECKPOINTS, event, recipe_json, task, digests)
         yield event
     if not trainer.stopping and leads:
         last = make_loss(list(recipe.stages.values())[-1].loss, task)
         weights = model_tensors(trainer.model, {})
         final = Saved(replace(trainer.position), weights, last.rule.name, last.stop.name)
-        save_training(folder / layout.MODEL, final, recipe_json, task)
+        save_training(folder / layout.MODEL, final, recipe_json, task, digests)
 
 
 def _started(trainer: Trainer, data: examples.TrainingData) -> dict[str, Any]:

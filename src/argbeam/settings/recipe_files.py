@@ -18,6 +18,7 @@ from argbeam.settings.mistakes import clipped, dotted, first_mistake, hint, kind
 from argbeam.settings.recipe import Recipe
 
 _SHIPPED = Path(__file__).parent / "recipes"
+_DROPPED = "none"  # --set stages.pretrain=none leaves that stage out
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -152,7 +153,7 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any, override: str) -> dict[str, Any]:
-    """A copy of `table` with `value` at `keys`, and new tables where one is missing."""
+    """A copy of `table` with `value` at `keys`, and new tables where one is missing; a stage that is none is gone."""
     copy = inner = {**table}
     for depth, key in enumerate(keys[:-1]):
         below, above = inner.get(key, {}), keys[: depth + 1]
@@ -163,5 +164,10 @@ def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any, override: str
             raise ConfigError(f"--set {clipped(override)}: unknown key {dotted(above)}{hint(above, list(inner))}")
         inner[key] = {**below}
         inner = inner[key]
-    inner[keys[-1]] = value
+    if keys[0] == "stages" and len(keys) == 2 and value == _DROPPED:
+        if keys[1] not in inner:
+            raise ConfigError(f"--set {clipped(override)}: unknown key {dotted(keys)}{hint(keys, list(inner))}")
+        del inner[keys[1]]
+    else:
+        inner[keys[-1]] = value
     return copy

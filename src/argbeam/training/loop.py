@@ -96,6 +96,9 @@ class Trainer:
             yield from self._train_epoch(stage)
             if self.stopping:
                 return
+        last = position.stage + 1 == len(self.recipe.stages)
+        if last:  # a finished run keeps the state from which more epochs can be trained
+            yield self._saved(loss, stage.step)
         if self.best:
             load_weights(self.model, self.best)
         else:
@@ -115,7 +118,8 @@ class Trainer:
         )
         position.stage, position.epoch, position.batch = position.stage + 1, 0, 0
         position.best_value, position.best_epoch, self.best = None, -1, {}
-        yield self._saved(loss, None)
+        if not last:
+            yield self._saved(loss, None)
 
     def _plan(self, stage: Stage) -> BatchPlan:
         return BatchPlan(self.train, seed=self.recipe.seed, **self.recipe.batch.of_stage(stage).model_dump())

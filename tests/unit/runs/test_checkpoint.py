@@ -136,7 +136,7 @@ def test_the_newest_are_kept_and_sorted_as_numbers(tmp_path: Path) -> None:
 
 def test_an_absent_or_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        assert latest(folder) == Latest(None, [])
+        assert latest(folder) == Latest(None, [], [])
 
 
 def test_leftover_temporary_files_go_with_the_next_save_and_other_files_stay(tmp_path: Path) -> None:

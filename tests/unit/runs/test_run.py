@@ -1,5 +1,6 @@
 """Run folders: what a stop or a kill leaves is gone on with to the same end, and what does not fit is refused."""
 
+import errno
 import json
 import random
 import subprocess
@@ -12,9 +13,9 @@ import torch
 
 from argbeam import errors
 from argbeam.decoding.batch_decoder import Evaluation
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DeviceError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.files import read_records
-from argbeam.runs import checkpoint
+from argbeam.runs import checkpoint, examples
 from argbeam.runs.layout import is_locked
 from argbeam.runs.load import Run, load
 from argbeam.runs.train import build_model, start_weights, train
@@ -138,7 +139,7 @@ def test_a_run_that_dies_between_two_epochs_keeps_its_patience(tmp_path: Path, m
 def test_a_run_that_dies_before_its_model_is_written_writes_it_next_time(whole: Whole, tmp_path: Path) -> None:
     recipe, undisturbed = whole
     for event in train(recipe, tmp_path):
-        if isinstance(event, Saved) and event.position.stage == 2:
+        if isinstance(event, Saved) and (event.position.stage, event.position.epoch) == (1, 3):
             break
     assert not (tmp_path / "model").exists()
     finish(recipe, tmp_path)
@@ -211,12 +212,132 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole: Whole, 
     assert (older.name, newest.name) == ("checkpoint-000000004.safetensors", "checkpoint-000000005.safetensors")
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
-    newest.write_bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
+    damaged = bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
+    newest.write_bytes(damaged)
     said = list(texts(finish(recipe, tmp_path)))
     assert said[0].startswith(f"{newest}: {'altered' if damage == 'flip' else 'truncated'}")
-    assert said[0].endswith("; ignored, the checkpoint before it is used")
+    assert said[0].endswith(f"; renamed to {newest.name}.damaged, the checkpoint before it is used")
     assert said[1] == f"{tmp_path}: resuming from update 4 ({older.name})"
     assert_same_end(tmp_path, undisturbed)
+    assert newest.with_name(f"{newest.name}.damaged").read_bytes() == damaged  # and no save has removed it
+
+
+def test_without_a_good_checkpoint_a_run_is_not_started_again(whole: Whole, tmp_path: Path) -> None:
+    """Damaged files stay as they are. Where none is left at all, it starts again and says so."""
+    recipe = whole[0]
+    stop_after(recipe, tmp_path, 4)
+    (only,) = checkpoints(tmp_path)
+    only.write_bytes(b"torn")
+    for _ in range(2):
+        message = refusal(finish, recipe, tmp_path, error=CheckpointError)
+        assert message.startswith(f"{only}: truncated: 4 bytes")
+        assert message.endswith("; no good checkpoint is left: restore one, or choose another --out")
+        assert only.read_bytes() == b"torn"
+    only.unlink()
+    said = list(texts(finish(recipe, tmp_path)))
+    assert said[0] == f"{tmp_path}: no checkpoint is there; training starts from the beginning"
+    assert_same_end(tmp_path, whole[1])
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the newest good one; neither it nor the model of a finished run is written again."""
+    recipe = small_recipe("runtime.checkpoint_every=2", data=whole[0].data.model_dump())
+    stop_after(recipe, tmp_path, 5)
+    newest, plain = checkpoints(tmp_path)[-1], Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == newest:
+            raise OSError(errno.EIO, "Input/output error")
+        return plain(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    message = f"cannot read {newest}: Input/output error; a checkpoint is expected"
+    assert refusal(finish, recipe, tmp_path, error=CheckpointError) == message
+    monkeypatch.undo()
+    assert next(texts(finish(recipe, tmp_path))).endswith(f"resuming from update 5 ({newest.name})")
+
+
+def test_a_damaged_model_of_a_finished_run_is_written_again_from_the_last_checkpoint(tmp_path: Path) -> None:
+    recipe, run = one_epoch(tmp_path), tmp_path / "run"
+    finish(recipe, run)
+    (model,) = (run / "model").iterdir()
+    before = final_tensors(run)
+    model.write_bytes(b"torn")
+    assert next(texts(finish(recipe, run))).startswith(f"{model}: truncated: 4 bytes")
+    assert same_tensors(final_tensors(run), before)
+    assert model.with_name(f"{model.name}.damaged").read_bytes() == b"torn"
+
+
+@pytest.mark.parametrize("change", ["a line less", "lines reversed", "another dev file"])
+def test_a_run_is_not_resumed_over_other_data(tmp_path: Path, change: str) -> None:
+    recipe, run = small_recipe(data=short_text(tmp_path)), tmp_path / "run"
+    stop_after(recipe, run, 4)
+    path = tmp_path / ("dev.txt" if change == "another dev file" else "train.txt")
+    before = path.read_text()
+    lines = before.splitlines(keepends=True)
+    path.write_text("".join(lines[1:] if change == "a line less" else lines[::-1]))
+    key = f"data.{path.stem}"
+    assert refusal(finish, recipe, run, error=DataError) == (
+        f"{path}: not the file that {run} has trained with as {key} (another SHA-256); "
+        "put that one back (--data DIR if it was moved), or choose another --out"
+    )
+    path.write_text(before)
+    finish(recipe, run)
+
+
+def test_a_run_without_digests_is_resumed_but_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of version 0.1 are; what is saved from then on has them."""
+    recipe, run = small_recipe(data=short_text(tmp_path)), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(examples, "data_digests", lambda recipe: {})
+        stop_after(recipe, run, 4)
+    (tmp_path / "moved").mkdir()
+    moved = small_recipe(data=short_text(tmp_path / "moved"))
+    assert "another recipe: data.root: " in refusal(finish, moved, run, error=ConfigError)
+    finish(recipe, run)
+    found = checkpoint.latest(run / "model").checkpoint
+    assert found is not None and list(found.meta["data"]) == ["data.train train.txt", "data.dev dev.txt"]
+
+
+def test_a_run_is_resumed_with_its_data_in_another_folder(whole: Whole, tmp_path: Path) -> None:
+    recipe = small_recipe(data=short_text(tmp_path))
+    stop_after(recipe, tmp_path / "run", 4)
+    (tmp_path / "moved").mkdir()
+    moved = small_recipe(data=short_text(tmp_path / "moved"))
+    (tmp_path / "train.txt").unlink()
+    finish(moved, tmp_path / "run")
+    assert same_tensors(final_tensors(tmp_path / "run"), final_tensors(whole[1]))
+    assert recipe_from_json((tmp_path / "run" / "recipe.json").read_text(encoding="utf-8")) == moved
+
+
+def test_a_finished_run_trained_further_ends_as_one_that_was_longer_from_the_start(tmp_path: Path) -> None:
+    """Three epochs of BSO and two more, stopped among them, are five; a stage that is over cannot be changed."""
+    data, run = short_text(tmp_path), tmp_path / "run"
+    finish(small_recipe(data=data), run)
+    further = small_recipe("stages.bso.epochs=5", data=data)
+    stop_after(further, run, 2)
+    finish(further, run)
+    finish(further, tmp_path / "longer")
+    assert_same_end(run, tmp_path / "longer")
+    assert list(texts(finish(further, run))) == [f"{run}: training is finished; nothing to do"]
+    for stage, old, new in (("pretrain", 2, 3), ("bso", 5, 4)):
+        refused = small_recipe("stages.bso.epochs=5", f"stages.{stage}.epochs={new}", data=data)
+        difference = f"stages.{stage}.epochs: {old} -> {new}"
+        message = f"{run}: the run there has another recipe: {difference}; choose another --out"
+        assert refusal(finish, refused, run, error=ConfigError) == message
+
+
+def test_a_finished_run_without_checkpoints_names_another_way_to_train_further(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    finish(one_epoch(tmp_path), run)
+    for path in checkpoints(run):
+        path.unlink()
+    assert refusal(finish, one_epoch(tmp_path, "stages.only.epochs=2"), run, error=ConfigError) == (
+        f"{run}: stages.only.epochs: 1 -> 2: no checkpoint is there to train further from; "
+        f"a new --out with --set start={run} starts from its model"
+    )
 
 
 @pytest.mark.parametrize(

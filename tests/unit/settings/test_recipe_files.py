@@ -127,6 +127,12 @@ def test_overrides_take_lists_tables_and_whole_stages_and_the_last_one_wins() ->
     assert recipe.seed == 3
 
 
+def test_a_stage_is_dropped_by_none_and_one_must_be_left() -> None:
+    assert list(parse_recipe(mapping(), ["stages.pretrain=none", "start=runs/other"]).stages) == ["bso"]
+    with pytest.raises(ConfigError, match=r"^--set: stages is empty: at least one is needed$|stages is empty"):
+        parse_recipe(mapping(), ["stages.pretrain=none", "stages.bso=none"])
+
+
 # Overrides and their error, one case a line.
 MESSAGES = r"""
 model.hiden=3 => --set: unknown key model.hiden; did you mean model.hidden?
@@ -135,6 +141,7 @@ stages.bso.loss.train_beem=3 => --set: unknown key stages.bso.loss.train_beem; d
 stages={"a b" = {}} => --set: stages.a b = "a b": a stage's name has letters, digits, - and _ only (and 3 more)
 stages.bsoo.epochs=3 => --set stages.bsoo.epochs=3: unknown key stages.bsoo; did you mean stages.bso?
 stages.zzz.epochs=3 => --set stages.zzz.epochs=3: unknown key stages.zzz; accepted: pretrain, bso
+stages.bsoo=none => --set stages.bsoo=none: unknown key stages.bsoo; did you mean stages.bso?
 stages={} => --set: stages is empty: at least one is needed
 stages=3 => --set: stages = 3: found a whole number, accepted: a table
 stages.bso=3 => --set: stages.bso = 3: found a whole number, accepted: a table

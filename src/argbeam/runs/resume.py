@@ -1,0 +1,110 @@
+"""Where a run resumes: its newest good checkpoint, the settings that may differ from its own, and its data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from argbeam.errors import CheckpointError, ConfigError
+from argbeam.runs import layout
+from argbeam.runs.checkpoint import Checkpoint, interpreting, latest, load, position_of, set_aside
+from argbeam.runtime.group import Group
+from argbeam.settings import Recipe
+from argbeam.settings.recipe_files import difference, in_short, read_recipe_json, recipe_from_json
+from argbeam.training.state import Position
+
+# Settings that may differ when a run is resumed: they do not change what is learnt.
+_RUNTIME = ("device", "threads", "checkpoint_every", "store", "not_finite_limit", "tensorboard")
+_FREE_TO_CHANGE = tuple(f"runtime.{key}" for key in _RUNTIME)
+# Those of a stage that is not over: they say when it ends.
+_ENDS = ("epochs", "patience")
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What a run folder holds for training: whether the run is finished, lines for the user, and where to resume."""
+
+    finished: bool
+    notices: list[str]
+    checkpoint: Checkpoint | None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digests of the data so far; none of a run of version 0.1."""
+        return {} if self.checkpoint is None else _digests_of(self.checkpoint)
+
+
+def look_for_all(recipe: Recipe, folder: Path, group: Group) -> Resumption:
+    """`look` of the first process, in every process."""
+    seen: list[Resumption] = []
+
+    def look_once() -> list[Any]:
+        seen.append(look(recipe, folder))
+        return [seen[0].finished, seen[0].notices, seen[0].checkpoint and seen[0].checkpoint.path.name]
+
+    finished, notices, name = group.first(look_once)
+    if seen:
+        return seen[0]
+    return Resumption(finished, notices, load(folder / layout.CHECKPOINTS / name) if name else None)
+
+
+def check_same(recipe: Recipe, folder: Path, is_open: Callable[[str], bool] = lambda line: False) -> None:
+    """Refuse to resume a run with another recipe than its own, except for differences that are open."""
+    path = folder / layout.RECIPE
+    lines = difference(read_recipe_json(path), recipe) if path.exists() else []
+    changed = [line for line in lines if not line.startswith(_FREE_TO_CHANGE) and not is_open(line)]
+    if changed:
+        raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
+
+
+def look(recipe: Recipe, folder: Path) -> Resumption:
+    """Check that the run in the folder, if there is one, can be resumed with this recipe; say what is odd about it.
+
+    Damaged checkpoints newer than a good one are renamed. Without a good one they are an error: the files of a run are
+    worth more than a fresh start.
+    """
+    found, model = latest(folder / layout.CHECKPOINTS), latest(folder / layout.MODEL)
+    position = None if found.checkpoint is None else position_of(found.checkpoint)
+    if position is not None and position.stage == len(recipe.stages):
+        position = None  # version 0.1 saved no state of a stage that was over
+    moved = found.checkpoint is None or bool(_digests_of(found.checkpoint))
+    check_same(recipe, folder, lambda line: _is_open(line, recipe, position, moved=moved))
+    if model.checkpoint is not None:
+        with interpreting(model.checkpoint.path):
+            trained = recipe_from_json(model.checkpoint.meta["recipe"], where=str(model.checkpoint.path))
+        further = [line for line in difference(trained, recipe) if line.startswith("stages.")]
+        if not further:
+            return Resumption(True, [f"{folder}: training is finished; nothing to do"], None)
+        if position is None:
+            raise ConfigError(
+                f"{folder}: {in_short(further)}: no checkpoint is there to train further from; "
+                f"a new --out with --set start={folder} starts from its model"
+            )
+    rejected = [*found.rejected, *model.rejected]
+    if rejected and found.checkpoint is None:
+        raise CheckpointError(f"{rejected[0]}; no good checkpoint is left: restore one, or choose another --out")
+    notices = []
+    for name, part in ((layout.CHECKPOINTS, found), (layout.MODEL, model)):
+        for line, file in zip(part.rejected, part.damaged, strict=True):
+            aside = set_aside(folder / name / file)
+            notices.append(f"{line}; renamed to {aside.name}, the checkpoint before it is used")
+    if found.checkpoint is None and (folder / layout.RECORDS).exists():
+        notices.append(f"{folder}: no checkpoint is there; training starts from the beginning")
+    return Resumption(False, notices, found.checkpoint)
+
+
+def _digests_of(checkpoint: Checkpoint) -> dict[str, str]:
+    with interpreting(checkpoint.path):
+        return {str(name): str(digest) for name, digest in checkpoint.meta.get("data", {}).items()}
+
+
+def _is_open(line: str, recipe: Recipe, position: Position | None, *, moved: bool) -> bool:
+    """Whether a run at this position may have this difference of recipes. `moved`: its data is checked by digests."""
+    key = line.partition(":")[0]
+    if key == "data.root":
+        return moved
+    ends = {f"stages.{name}.{setting}": (i, name) for i, name in enumerate(recipe.stages) for setting in _ENDS}
+    if key not in ends or position is None:
+        return key in ends
+    number, name = ends[key]
+    return number > position.stage or (number == position.stage and recipe.stages[name].epochs >= position.epoch)
