@@ -104,6 +104,10 @@ DATA_OF_TASK = {
     "translation": ("generated", "parallel", "tsv", "iwslt14"),
 }
 
+# Score rule of BSO by the kind of model, where the recipe names none; of other kinds the paper's. A recurrent state
+# carries the quality of a prefix into its newest score, the last layer of a Transformer does not (decision 0029).
+BSO_RULE_OF_MODEL = {"transformer": "score_sum", "transformer_lm": "score_sum"}
+
 
 class Recipe(Settings):
     """All settings of a run."""
@@ -124,6 +128,16 @@ class Recipe(Settings):
     def ordered_source(self) -> bool:
         """Whether the order of a source means something; in word ordering it is a bag of words."""
         return self.task.kind != "word_ordering"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rule_by_model(cls, table: Any) -> Any:
+        """The table with BSO's score rule in every stage: records and run folders have the rule in force."""
+        match table:
+            case {"model": {"kind": str(kind)}, "stages": dict(stages)} if kind in BSO_RULE_OF_MODEL:
+                rule = BSO_RULE_OF_MODEL[kind]
+                return {**table, "stages": {name: _with_rule(stage, rule) for name, stage in stages.items()}}
+        return table
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Recipe":
@@ -158,8 +172,8 @@ class Recipe(Settings):
             )
         if self.decode.length_power and stop == "top":
             raise ValueError(
-                f'decode.length_power = {power}: decode.stop = "top" does not compare lengths; must be 0, or '
-                'decode.stop "best"'
+                f'decode.length_power = {power}: the stop rule "top" compares no lengths; must be 0, or '
+                'decode.stop = "best"'
             )
         if stop == "best" and isinstance(last.loss, BsoLoss) and rule == "score_sum":
             raise ValueError(
@@ -167,6 +181,13 @@ class Recipe(Settings):
                 f"score_sum, the rule of stages.{name}.loss"
             )
         return self
+
+
+def _with_rule(stage: Any, rule: str) -> Any:
+    match stage:
+        case {"loss": {"kind": "bso", **others} as loss} if "rule" not in others:
+            return {**stage, "loss": {**loss, "rule": rule}}
+    return stage
 
 
 def _rule_of(loss: Loss) -> str:

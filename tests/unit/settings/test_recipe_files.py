@@ -45,6 +45,8 @@ loss = { kind = "bso", train_beam = 6, constrained = true }
 optimizer = { kind = "adagrad", encoder = 0.02, decoder = 0.02, output = 1 }
 """
 
+RULE = "stages.bso.loss.rule=logprob_sum"
+
 
 def mapping() -> dict[str, Any]:
     return tomllib.loads(TEXT)
@@ -63,6 +65,29 @@ def message(table: dict[str, Any], *overrides: str) -> str:
     text = refusal(parse_recipe, table, overrides, where="x.toml", error=ConfigError)
     assert len(text.splitlines()) == 1
     return text
+
+
+def test_the_score_rule_of_bso_is_by_default_that_of_the_model() -> None:
+    """Whatever the order of the keys; a recipe's own rule wins; the saved recipe has the rule in force."""
+    model = "model={kind='transformer'}"
+    for overrides, rule in (((), "last_score"), ((model,), "score_sum"), ((model, RULE), "logprob_sum")):
+        recipe = parse_recipe(mapping(), overrides)
+        assert recipe.stages["bso"].loss.rule == rule
+        assert recipe_from_json(recipe_to_json(recipe)) == recipe
+    growing = parse_recipe(mapping(), (model, "stages.bso.loss.margin_per_token=0.5"))
+    assert growing.stages["bso"].loss.margin_per_token == 0.5
+
+
+def test_a_rule_that_does_not_fit_the_search_is_refused() -> None:
+    by_length = ("decode.length_power=1", "decode.stop=best")
+    assert parse_recipe(mapping(), (RULE, *by_length)).decode.length_power == 1.0
+    assert message(mapping(), RULE, by_length[0]) == (
+        'x.toml: decode.length_power = 1.0: the stop rule "top" compares no lengths; must be 0, or decode.stop = "best"'
+    )
+    assert message(mapping(), "stages.bso.loss.rule=score_sum", "decode.stop=best") == (
+        'x.toml: decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
+        "score_sum, the rule of stages.bso.loss"
+    )
 
 
 def test_a_file_loads_with_defaults_and_integers_for_floats(tmp_path: Path) -> None:
