@@ -18,14 +18,16 @@ import torch
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.decoding.captured_search import CapturedSearch
+from argbeam.errors import ConfigError
 from argbeam.losses import Bso, CrossEntropy, StepLoss
-from argbeam.models.lstm import LstmSeq2Seq
+from argbeam.models import Network, make_model
 from argbeam.reports.table import table
 from argbeam.runtime.graph_cache import CudaRecorder, GraphCache
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.score_rules import LastScore, LogprobSum
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.successors import Permutation, Unconstrained
+from argbeam.settings import LstmModel, Model, TransformerLmModel, TransformerModel
 from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.step import TrainStep
@@ -33,7 +35,7 @@ from argbeam.training.step import TrainStep
 
 @dataclass(frozen=True)
 class BenchShape:
-    """Sizes of the batch and of the model."""
+    """Sizes of the batch and of the model, whose kind is that of recipes."""
 
     batch: int
     source: int
@@ -41,10 +43,24 @@ class BenchShape:
     vocabulary: int
     layers: int
     hidden: int
+    model: str = "lstm"
 
     def __str__(self) -> str:
         sizes = f"B {self.batch}, S {self.source}, T {self.target}, V {self.vocabulary}"
-        return f"{sizes}, {self.layers} x {self.hidden}"
+        layers = f"{self.layers} + {self.layers}" if self.model == "transformer" else f"{self.layers}"
+        return f"{sizes}, {self.model} {layers} x {self.hidden}"
+
+    @property
+    def settings(self) -> Model:
+        """Heads of 64 and a feed-forward layer of four times the width, as is usual."""
+        heads = self.hidden // 64 if self.hidden % 64 == 0 else 1
+        match self.model:
+            case "lstm":
+                return LstmModel(layers=self.layers, hidden=self.hidden, embedding=self.hidden)
+            case "transformer" | "transformer_lm":
+                made = TransformerModel if self.model == "transformer" else TransformerLmModel
+                return made(layers=self.layers, hidden=self.hidden, heads=heads, feed_forward=4 * self.hidden)
+        raise ConfigError(f"model {self.model}: accepted: lstm, transformer, transformer_lm")
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,7 @@ class _Bench:
     shape: BenchShape
     device: torch.device
     capture: bool
+    bf16: bool
     group: Group
 
     def training(self, beams: Sequence[int]) -> Iterator[_Timed]:
@@ -98,7 +115,7 @@ class _Bench:
         model = random_model(self.shape).to(self.device)
         rates = {"encoder": 0.02, "decoder": 0.02, "output": 0.1}
         optimizer = Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0)
-        step = TrainStep(model, optimizer, 1, self.device, group=self.group)
+        step = TrainStep(model, optimizer, 1, self.device, bf16=self.bf16, group=self.group)
         captured = CapturedStep(step, CudaRecorder()) if self.capture else None
         run_step, updates = captured or step, itertools.count()
         graphs = captured.graphs if captured else None
@@ -133,10 +150,14 @@ def bench(
     test_beams: Sequence[int],
     rounds: int = 20,
     capture: bool = True,
+    bf16: bool = False,
     group: Group = ALONE,
 ) -> Iterator[BenchRow]:
-    """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam."""
-    made = _Bench(shape, device, capture and device.type == "cuda", group)
+    """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam.
+
+    `bf16`: training as with `runtime.precision = "bf16"`.
+    """
+    made = _Bench(shape, device, capture and device.type == "cuda", bf16, group)
     systems = [*made.training(train_beams), *made.decoding(test_beams)]
     for system in systems:
         _warm_up(system, device)
@@ -184,17 +205,11 @@ def random_batch(shape: BenchShape, group: Group = ALONE) -> Batch:
     return make_batch(group.share(examples), size=group.share_of(shape.batch))
 
 
-def random_model(shape: BenchShape) -> LstmSeq2Seq:
-    """The paper's model with weights as at the start of training."""
-    model = LstmSeq2Seq(
-        source_vocabulary=shape.vocabulary,
-        target_vocabulary=shape.vocabulary,
-        layers=shape.layers,
-        hidden=shape.hidden,
-        embedding=shape.hidden,
-        dropout=0.2,
-    )
-    model.initialise(bound=0.1, generator=torch.Generator().manual_seed(1))
+def random_model(shape: BenchShape) -> Network:
+    """The model with weights as at the start of training."""
+    tokens = shape.vocabulary
+    model = make_model(shape.settings, source_vocabulary=tokens, target_vocabulary=tokens)
+    model.initialise(bound=shape.settings.init, generator=torch.Generator().manual_seed(1))
     return model
 
 

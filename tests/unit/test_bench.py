@@ -51,5 +51,22 @@ def test_the_command_prints_a_list_of_rows_or_a_table() -> None:
     keys = {"system", "beam", "ms", "spread", "tokens_per_s", "ratio", "memory_mb", "capture_s"}
     assert all(set(row) == keys for row in listed)
     lines = CliRunner().invoke(cli.app, command).stdout.splitlines()
-    assert lines[0] == "B 2, S 3, T 3, V 20, 1 x 4, cpu"
+    assert lines[0] == "B 2, S 3, T 3, V 20, lstm 1 x 4, cpu"
     assert [line.split()[0] for line in lines[2:]] == [row["system"] for row in listed]
+
+
+@pytest.mark.parametrize(
+    ("model", "title"), [("transformer", "transformer 2 + 2 x 64"), ("transformer_lm", "transformer_lm 2 x 64")]
+)
+def test_transformers_are_timed_in_bf16_too(model: str, title: str) -> None:
+    sizes = ["--device", "cpu", "--batch", "2", "--source", "3", "--target", "3", "--vocab", "20", "--beams", "2"]
+    named = ["--model", model, "--layers", "2", "--width", "64", "--bf16", "--test-beams", "1", "--rounds", "2"]
+    lines = CliRunner().invoke(cli.app, ["bench", *sizes, *named]).stdout.splitlines()
+    assert lines[0] == f"B 2, S 3, T 3, V 20, {title}, cpu"
+    assert [line.split()[0] for line in lines[2:5]] == ["cross_entropy", "bso", "conbso"]
+
+
+def test_a_model_that_the_bench_does_not_know_is_named() -> None:
+    done = CliRunner().invoke(cli.app, ["bench", "--device", "cpu", "--model", "gru"])
+    assert done.exit_code != 0
+    assert str(done.exception) == "model gru: accepted: lstm, transformer, transformer_lm"

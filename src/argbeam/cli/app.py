@@ -249,8 +249,10 @@ def bench(
     source: Annotated[int, number("--source", "Words of a source.", 1)] = 24,
     target: Annotated[int, number("--target", "Words of a target; ConBSO needs as many as the source.", 1)] = 24,
     vocab: Annotated[int, number("--vocab", "Words of the vocabulary.", 8)] = 22822,
-    layers: Annotated[int, number("--layers", "LSTM layers.", 1)] = 1,
-    hidden: Annotated[int, number("--hidden", "Size of hidden states and word vectors.", 1)] = 256,
+    model: Annotated[str, typer.Option(metavar="KIND", help="lstm, transformer or transformer_lm.")] = "lstm",
+    layers: Annotated[int, number("--layers", "Layers of the decoder, and of an encoder.", 1)] = 1,
+    hidden: Annotated[int, number("--hidden", "Size of hidden states and word vectors.", 1, also="--width")] = 256,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Train with products in bf16.")] = False,
     beams: Annotated[str, typer.Option(metavar="K,...", help="Train beams.")] = "2,3,4,5,6,11",
     test_beams: Annotated[str, typer.Option(metavar="K,...", help="Beams of decoding.")] = "1,5,10",
     rounds: Annotated[int, number("--rounds", "Timed rounds; a figure is their median.", 2)] = 20,
@@ -268,12 +270,15 @@ def bench(
 
     chosen = choose_device(device)
     set_precision(chosen, tf32=True)
-    shape = BenchShape(batch, source, target, vocab, layers, hidden)
+    shape = BenchShape(batch, source, target, vocab, layers, hidden, model)
     trained, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
     with joined() as group:
         if group.leads:
             note(f"timing {rounds} rounds at {shape}, {chosen.type}; this takes a minute or more")
-        rows = list(rows_of(shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, group=group))
+        timed = rows_of(
+            shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, bf16=bf16, group=group
+        )
+        rows = list(timed)
     if group.leads and as_json:
         print(json.dumps([vars(row) for row in rows]))
     elif group.leads:

@@ -11,9 +11,12 @@ from argbeam.errors import ConfigError
 from argbeam.settings import MOST_BEAM
 
 
-def number(option: str, meaning: str, least: int, most: int | None = None, *, metavar: str = "N") -> Any:
-    """An option that takes a whole number."""
-    return typer.Option(option, metavar=metavar, help=meaning, parser=_whole(option, least, most))
+def number(
+    option: str, meaning: str, least: int, most: int | None = None, *, metavar: str = "N", also: str = ""
+) -> Any:
+    """An option that takes a whole number; `also` is a second name."""
+    names = (option, also) if also else (option,)
+    return typer.Option(*names, metavar=metavar, help=meaning, parser=_whole(option, least, most))
 
 
 def file(option: str, meaning: str, *, metavar: str = "FILE") -> Any:

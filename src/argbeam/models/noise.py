@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from argbeam.runtime.device import kernels_usable
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -24,18 +26,27 @@ class Noise:
         self, site: int, *, steps: int, width: int, rate: float, dtype: torch.dtype
     ) -> Float[Tensor, "B steps width"]:
         """Inverted dropout masks (0 or 1 / (1 - rate)) for one place in the network, one per time step."""
-        keep_BTH = self._bits(site, steps=steps, width=width) >= int(rate * 2**32)
-        return keep_BTH.to(dtype) * (1.0 / (1.0 - rate))
+        below, kept = int(rate * 2**32), 1.0 / (1.0 - rate)
+        if dtype != torch.float64 and kernels_usable(self.sentence_B, self.update):
+            from argbeam.models.noise_kernel import dropout_mask
+
+            sizes = {"site": site, "steps": steps, "width": width, "below": below, "kept": kept}
+            return dropout_mask(self.sentence_B, self.update, seed=self._seed, **sizes, dtype=dtype)
+        return (self._bits(site, steps=steps, width=width) >= below).to(dtype) * kept
 
     def uniform(self, site: int, *, steps: int, width: int) -> Float[Tensor, "B steps width"]:
         """Numbers from 0 up to, and without, 1, in float64; each use has a site of its own."""
         return self._bits(site, steps=steps, width=width).to(torch.float64) * 2.0**-32
 
+    @property
+    def _seed(self) -> int:
+        return self.seed * 0x9E3779B9 & 0xFFFFFFFF
+
     def _bits(self, site: int, *, steps: int, width: int) -> Int[Tensor, "B steps width"]:
         """32 random bits each."""
         device = self.sentence_B.device
         # One hash for each number: in a plain sum, another sentence at another site would have the same key.
-        key_B = _hash32(self.sentence_B + (self.seed * 0x9E3779B9 & 0xFFFFFFFF))
+        key_B = _hash32(self.sentence_B + self._seed)
         key_B = _hash32(_hash32(key_B ^ self.update) + site)
         # Time and unit are hashed apart, so that a longer padding leaves the masks of earlier steps as they are.
         step_T = _hash32(torch.arange(steps, device=device) + 0x51ED270B)

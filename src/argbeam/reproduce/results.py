@@ -103,7 +103,7 @@ class Timing:
     """Content of timing.json."""
 
     device: str
-    shape: dict[str, int]
+    shape: dict[str, int | str]
     rows: list[BenchRow]
 
 

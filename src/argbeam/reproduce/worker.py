@@ -115,9 +115,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _time(arguments: Sequence[str]) -> int:
     path, device, rounds, *sizes = arguments
+    batch, source, target, vocabulary, layers, hidden = map(int, sizes)
     chosen = choose_device(device)
     set_precision(chosen, tf32=True)
-    shape = BenchShape(*map(int, sizes))
+    shape = BenchShape(batch, source, target, vocabulary, layers, hidden)
     rows = bench(shape, device=chosen, train_beams=TIMED_BEAMS, test_beams=(5,), rounds=int(rounds))
     name = torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu"
     timing = {"device": name, "shape": asdict(shape), "rows": [vars(row) for row in rows]}

@@ -18,6 +18,7 @@ from argbeam.losses.bso import Bso, one_minus_bleu
 from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq
 from argbeam.models.noise import Noise
+from argbeam.models.noise_kernel import dropout_mask
 from argbeam.models.recurrence import attention_kernel as attention
 from argbeam.models.recurrence.kernel_steps import KernelSteps
 from argbeam.models.recurrence.steps import Attended, CellBack, CellIn, CombineBack, PlainSteps, TokenVectors
@@ -130,6 +131,22 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
     arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
     assert_close(*(s.combine_backward(CombineBack(*arguments, out)) for s, out in zip(both, total, strict=True)))
     assert_close(*total)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("seed", "update", "steps", "width", "rate"), [(1, 7, 3, 5, 0.3), (2**62, 2**33, 2, 1030, 0.8)]
+)
+def test_masks_of_the_kernel_are_those_of_plain_torch(
+    seed: int, update: int, steps: int, width: int, rate: float, dtype: torch.dtype
+) -> None:
+    """To the bit, whatever the sizes of seed, update and sentence."""
+    noise = Noise(seed, torch.tensor(update), torch.tensor([0, 3, 2**31 + 5]))
+    expected_BTH = noise.mask(0x21, steps=steps, width=width, rate=rate, dtype=dtype)
+    sizes = {"site": 0x21, "steps": steps, "width": width, "below": int(rate * 2**32), "kept": 1 / (1 - rate)}
+    found_BTH = dropout_mask(noise.sentence_B, noise.update, seed=noise._seed, **sizes, dtype=dtype)
+    assert torch.equal(found_BTH, expected_BTH)
+    assert 0 < (found_BTH > 0).sum() < found_BTH.numel()
 
 
 # Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.
