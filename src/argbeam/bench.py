@@ -107,9 +107,11 @@ class _Bench:
         if shape.source == shape.target:  # a permutation is as long as its source
             conbso = [(k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False)) for k in beams]
             losses += [("conbso", k, loss.at(0)) for k, loss in conbso]
-        batch = random_batch(shape, self.group)
-        batch = batch.pin() if self.device.type == "cuda" else batch
-        return (self._training(system, beam, loss, batch) for system, beam, loss in losses)
+        free, permuted = (random_batch(shape, self.group, end=end) for end in (True, False))
+        if self.device.type == "cuda":
+            free, permuted = free.pin(), permuted.pin()
+        for system, beam, loss in losses:
+            yield self._training(system, beam, loss, permuted if system == "conbso" else free)
 
     def _training(self, system: str, beam: int, loss: StepLoss, batch: Batch) -> _Timed:
         model = random_model(self.shape).to(self.device)
@@ -189,10 +191,11 @@ def show_rows(rows: Sequence[BenchRow], shape: BenchShape, device: torch.device)
     table(headers, shown, title=f"{shape}, {device.type}")
 
 
-def random_batch(shape: BenchShape, group: Group = ALONE) -> Batch:
+def random_batch(shape: BenchShape, group: Group = ALONE, *, end: bool = False) -> Batch:
     """Full-length sentences of random tokens, or this process's share of them.
 
-    Where the lengths are equal, the source is a permutation of the target.
+    Where the lengths are equal, the source is a permutation of the target. With `end` the last token of each target is
+    then the end symbol.
     """
     draw = random.Random(1)
     examples = []
@@ -201,7 +204,7 @@ def random_batch(shape: BenchShape, group: Group = ALONE) -> Batch:
         target, source = ([draw.randrange(EOS + 1, shape.vocabulary) for _ in range(length)] for length in lengths)
         if shape.source == shape.target:
             source = draw.sample(target, k=shape.target)
-        examples.append(Example(tuple(source), tuple(target), number))
+        examples.append(Example(tuple(source), (*target[:-1], EOS) if end else tuple(target), number))
     return make_batch(group.share(examples), size=group.share_of(shape.batch))
 
 

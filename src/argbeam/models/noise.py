@@ -30,8 +30,8 @@ class Noise:
         if dtype != torch.float64 and kernels_usable(self.sentence_B, self.update):
             from argbeam.models.noise_kernel import dropout_mask
 
-            sizes = {"site": site, "steps": steps, "width": width, "below": below, "kept": kept}
-            return dropout_mask(self.sentence_B, self.update, seed=self._seed, **sizes, dtype=dtype)
+            key = (self.sentence_B, self.update, self._seed, site)
+            return dropout_mask(*key, steps=steps, width=width, below=below, kept=kept, dtype=dtype)
         return (self._bits(site, steps=steps, width=width) >= below).to(dtype) * kept
 
     def uniform(self, site: int, *, steps: int, width: int) -> Float[Tensor, "B steps width"]:

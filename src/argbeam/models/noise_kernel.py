@@ -9,8 +9,8 @@ from argbeam.runtime.device import power_of_two
 
 
 def dropout_mask(
-    sentence_B: Tensor, update: Tensor, *, seed: int, site: int, steps: int, width: int, below: int, kept: float,
-    dtype: torch.dtype,
+    sentence_B: Tensor, update: Tensor, seed: int, site: int,
+    *, steps: int, width: int, below: int, kept: float, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """`kept` where the 32 bits are at least `below`, 0 elsewhere; `seed` and `site` enter as in `Noise`."""
     out_BTH = torch.empty(len(sentence_B), steps, width, dtype=dtype, device=sentence_B.device)

@@ -143,8 +143,9 @@ def test_masks_of_the_kernel_are_those_of_plain_torch(
     """To the bit, whatever the sizes of seed, update and sentence."""
     noise = Noise(seed, torch.tensor(update), torch.tensor([0, 3, 2**31 + 5]))
     expected_BTH = noise.mask(0x21, steps=steps, width=width, rate=rate, dtype=dtype)
-    sizes = {"site": 0x21, "steps": steps, "width": width, "below": int(rate * 2**32), "kept": 1 / (1 - rate)}
-    found_BTH = dropout_mask(noise.sentence_B, noise.update, seed=noise._seed, **sizes, dtype=dtype)
+    key = (noise.sentence_B, noise.update, noise._seed, 0x21)
+    below, kept = int(rate * 2**32), 1 / (1 - rate)
+    found_BTH = dropout_mask(*key, steps=steps, width=width, below=below, kept=kept, dtype=dtype)
     assert torch.equal(found_BTH, expected_BTH)
     assert 0 < (found_BTH > 0).sum() < found_BTH.numel()
 

@@ -43,16 +43,16 @@ class TransformerLayer(nn.Module):
 
     def add_own(self, x_XH: Float[Tensor, "*X H"], found_XH: Float[Tensor, "*X H"], noise: LayerNoise) -> Tensor:
         """x after the branch that found this in the own sequence."""
-        return x_XH + with_mask(self.own_out(found_XH), noise[0])
+        return _added(x_XH, self.own_out(found_XH), noise[0])
 
     def add_source(self, x_XH: Float[Tensor, "*X H"], found_XH: Float[Tensor, "*X H"], noise: LayerNoise) -> Tensor:
         """x after the branch that found this in the source."""
-        return x_XH + with_mask(self.source_out(found_XH), noise[1])
+        return _added(x_XH, self.source_out(found_XH), noise[1])
 
     def add_wide(self, x_XH: Float[Tensor, "*X H"], noise: LayerNoise) -> Float[Tensor, "*X H"]:
         """x after the last branch."""
         wide_XF = with_mask(self.widen(self.wide_norm(x_XH)).relu(), noise[-1])
-        return x_XH + with_mask(self.narrow(wide_XF), noise[-2])
+        return _added(x_XH, self.narrow(wide_XF), noise[-2])
 
 
 class Stack(nn.Module):
@@ -159,6 +159,11 @@ class Positions:
 def with_mask(x_XH: Float[Tensor, "*X H"], mask: Tensor | None) -> Float[Tensor, "*X H"]:
     """Dropout by a mask that broadcasts."""
     return x_XH if mask is None else x_XH * mask
+
+
+def _added(x_XH: Tensor, branch_XH: Tensor, mask: Tensor | None) -> Tensor:
+    """x and a branch with dropout."""
+    return x_XH + branch_XH if mask is None else torch.addcmul(x_XH, branch_XH, mask)
 
 
 def working_dtype(weight: Tensor) -> torch.dtype:
