@@ -1,14 +1,17 @@
 """Reader of a run's records, with checks: each line becomes a typed row, or an error with its file and line."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from argbeam.errors import DataError
 from argbeam.files import read_records
+from argbeam.settings.mistakes import kind_of
 
 T = TypeVar("T")
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # building one takes longer than reading a line with it
@@ -129,10 +132,33 @@ def parse_json(data: bytes, kind: type[T], where: object, fix: str) -> T:
     try:
         parsed: T = _ADAPTERS[kind].validate_json(data, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise damaged(where, f"{place}: {first['msg']}" if place else first["msg"], fix) from None
+        raise damaged(where, _reason(error.errors(include_url=False)[0]), fix) from None
     return parsed
+
+
+# What pydantic expected, by its type of error, in words.
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "string": "a string",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a table",
+    "dataclass": "a table",
+}
+
+
+def _reason(error: ErrorDetails) -> str:
+    """Pydantic's error in our words."""
+    place, kind = ".".join(map(str, error["loc"])), error["type"]
+    if kind == "missing":
+        return f"{place} is missing"
+    if kind == "json_invalid":
+        found = re.search(r"line ([0-9]+) column ([0-9]+)", error["msg"])
+        return f"not JSON at line {found[1]}, column {found[2]}" if found else "not JSON"
+    expected = _EXPECTED.get(kind.split("_")[0], "what argbeam writes")
+    return f"{place or 'the whole'} is {kind_of(error['input'])}, accepted: {expected}"
 
 
 def damaged(where: object, reason: str, fix: str) -> DataError:

@@ -4,24 +4,41 @@ Imports no torch: the processes of a pool start at once.
 """
 
 import hashlib
-import json
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from argbeam.errors import DataError
+from argbeam.files import reading
 from argbeam.metrics.attachment import AttachmentCounts
 from argbeam.metrics.bleu import bleu_tokenizer, corpus_bleu
 from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu
-from argbeam.reports.records import LengthScore
+from argbeam.reports.records import LengthScore, damaged, parse_json
 
 # Sentences of up to 10 words, of 11 to 20, ..., and longer ones.
 _LAST = (10, 20, 30, 40, 60)
 # A test takes about a second; processes for fewer tests take longer than the tests.
 _FEWEST_FOR_POOL = 8
+
+
+@dataclass(frozen=True)
+class _TextSentences:
+    metric: str
+    outputs: list[str]
+    references: list[str]
+
+
+@dataclass(frozen=True)
+class _CountedSentences:
+    metric: str
+    punctuation: str
+    counts: list[tuple[int, int, int]]
+    lengths: list[int] = field(default_factory=list)
+
 
 Pair = tuple[Path, Path]
 """Files of two runs by sentence: the system's and the reference's."""
@@ -61,8 +78,22 @@ def paired_tests(pairs: Sequence[Pair]) -> Iterator[dict[str, PairedBootstrap]]:
         yield from pool.map(_compare, pairs)
 
 
+def _read(path: Path) -> dict[str, Any]:
+    fix = "remove it, and the test is left out, or remove its run, which `argbeam reproduce` then makes again"
+    with reading(path, fix):
+        data = path.read_bytes()
+    if b'"counts"' in data:
+        return vars(parse_json(data, _CountedSentences, path, fix))
+    found = parse_json(data, _TextSentences, path, fix)
+    if len(found.outputs) != len(found.references):
+        raise damaged(path, f"{len(found.outputs)} outputs and {len(found.references)} references", fix)
+    return vars(found)
+
+
 def _compare(pair: Pair) -> dict[str, PairedBootstrap]:
-    ours, theirs = (json.loads(path.read_bytes()) for path in pair)
+    ours, theirs = (_read(path) for path in pair)
+    if ours.keys() != theirs.keys():
+        raise DataError(f"{pair[0]} and {pair[1]}: scored by two metrics; only numbers of one can be compared")
     if "counts" in ours:
         counts = ([AttachmentCounts(*one) for one in side["counts"]] for side in (ours, theirs))
         return compare_attachment(*counts, punctuation=ours["punctuation"])

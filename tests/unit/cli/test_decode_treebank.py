@@ -79,11 +79,11 @@ def test_only_the_parse_is_written_anew(kept: Kept, tmp_path: Path) -> None:
     run, _ = kept
     conllu = flavour_of(run) is Flavour.CONLLU
     rows = [
-        "1\tira\tIra\tNOUN\tNN\tCase=Nom\t_\t_\t2:nsubj\tSpaceAfter=No",
+        f"1\tira\tIra\tNOUN\tNN\tCase=Nom\t_\t_\t2:nsubj\t{'SpaceAfter=No' if conllu else 'z'}",
         "2\t10 000\t_\tVERB\tVB\t_\t9\tx\t0:root\ty",
         f"3\t.\t.\tPUNCT\t.\t_\t2\tpunct\t{'_' if conllu else 2}\tx",  # PHEAD and PDEPREL in CoNLL-X
     ]
-    first = ["# text = ira 10 000.", "# sent_id = 1", rows[0], rows[1], rows[2], ""]
+    first = ["# text = ira 10 000." if conllu else "# ira 10 000.", "# one", rows[0], rows[1], rows[2], ""]
     if conllu:
         first[2:2] = ["1-2\tira10\t_\t_\t_\t_\t_\t_\t_\tx=y"]
         first[4:4] = ["1.1\tela\t_\tVERB\t_\t_\t_\t_\t0:root\t_"]

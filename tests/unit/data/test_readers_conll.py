@@ -105,7 +105,45 @@ def test_a_malformed_tree_is_named_by_its_line(text: str, message: str) -> None:
 def test_a_conllx_line_has_8_to_10_columns_and_no_multiword_nodes() -> None:
     short = refusal(read, "1\ta\t_\tX\tY\t_\t0\n", Flavour.CONLLX)
     assert ":1: 7 tab-separated columns; a conllx line has 8 to 10" in short
-    assert ":2: id '1-2' after 0 words" in refusal(read, SENTENCE, Flavour.CONLLX)
+    without_comment = SENTENCE.partition("\n")[2]
+    assert ":1: id '1-2' after 0 words" in refusal(read, without_comment, Flavour.CONLLX)
+
+
+def row(columns: str) -> str:
+    """A word with columns 4, 5, 9 and 10."""
+    coarse, fine, deps, misc = columns.split()
+    return f"1\tira\t_\t{coarse}\t{fine}\t_\t0\troot\t{deps}\t{misc}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "flavour", "said"),
+    [
+        (
+            "# sent_id = 1\n" + row("NOUN NN _ _"),
+            "conllx",
+            ":1: a comment `# sent_id =`; that is CoNLL-U",
+        ),
+        ("# newdoc\n" + row("NOUN NN _ _"), "conllx", ":1: a comment `# newdoc`; that is CoNLL-U"),
+        (row("NOUN NN 0:root _"), "conllx", ":1: column 9 is '0:root' (DEPS); that is CoNLL-U"),
+        (
+            row("NOUN NN _ SpaceAfter=No"),
+            "conllx",
+            ":1: SpaceAfter=No in column 10 (MISC); that is CoNLL-U",
+        ),
+        (row("NOUN NN 0 root"), "conllu", ":1: column 9 is '0' (PHEAD); that is CoNLL-X"),
+        (
+            row("NN NN _ _"),
+            "conllu",
+            ": no tag in column 4 is a UPOS tag (one is NN), and column 5 has",
+        ),
+    ],
+)
+def test_a_file_of_the_other_flavour_is_refused(text: str, flavour: str, said: str) -> None:
+    """Its tags, and so the punctuation that scores leave out, would be read from the wrong column."""
+    other = {"conllx": "conllu", "conllu": "conllx"}[flavour]
+    found = refusal(read, text, Flavour(flavour))
+    assert said in found and found.endswith(f'data.kind = "{other}" reads it')
+    assert len(read(text, Flavour(other))) == 1
 
 
 def test_conllu_is_not_taken_for_conllx() -> None:

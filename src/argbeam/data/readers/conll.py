@@ -84,25 +84,57 @@ _COLUMNS = {Flavour.CONLLU: (10, 10), Flavour.CONLLX: (8, 10)}  # least, most
 _TAG_COLUMN = {Flavour.CONLLU: 3, Flavour.CONLLX: 4}
 _NOT_A_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+# What only CoNLL-U has: its comments, its enhanced dependencies, its tags.
+_COMMENT = re.compile(r"# *(?:(?:sent_id|text|global\.columns) *=|(?:newdoc|newpar)\b)")
+_DEPS = re.compile(r"[0-9]+(?:\.[0-9]+)?:\S")
+_UPOS = re.compile("ADJ|ADP|ADV|AUX|CCONJ|DET|INTJ|NOUN|NUM|PART|PRON|PROPN|PUNCT|SCONJ|SYM|VERB|X")
 
 
 def _sentences(path: Path, flavour: Flavour) -> Iterator[list[_WordLine]]:
     words: list[_WordLine] = []
-    has_coarse_tags = has_tags = False
+    coarse_tags, fine_tags = set[str](), set[str]()  # of columns 4 and 5
     for line, text in open_lines(path):
         if not text.strip(" "):
             if words:
                 yield words
             words = []
-        elif fields := word_fields(text, path, line, flavour, before=len(words)):
+            continue
+        fields = word_fields(text, path, line, flavour, before=len(words))
+        _check_flavour(text, fields, path, line, flavour)
+        if fields:
             words.append(_word_line(fields, path, line, flavour))
-            has_coarse_tags, has_tags = has_coarse_tags or fields[3] != "_", has_tags or words[-1].tag != "_"
+            coarse_tags.add(fields[3])
+            fine_tags.add(fields[4])
     if words:
         yield words
-    if flavour is Flavour.CONLLX and has_coarse_tags and not has_tags:
+    _check_tags(coarse_tags - {"_"}, fine_tags - {"_"}, path, flavour)
+
+
+def _check_flavour(text: str, fields: list[str], path: Path, line: int, flavour: Flavour) -> None:
+    """Refuse a line that only the other flavour has: its tags would be read from the wrong column."""
+    deps = fields[8] if len(fields) > 8 else "_"
+    if flavour is Flavour.CONLLX:
+        comment = _COMMENT.match(text)
+        found = f"a comment `{comment[0]}`" if comment else ""
+        found = f"column 9 is {deps!r} (DEPS)" if _DEPS.match(deps) else found
+        found = "SpaceAfter=No in column 10 (MISC)" if "SpaceAfter=No" in fields[9:] else found
+        if found:
+            raise DataError(f'{path}:{line}: {found}; that is CoNLL-U: data.kind = "conllu" reads it')
+    elif _NUMBER.fullmatch(deps):
+        raise DataError(f'{path}:{line}: column 9 is {deps!r} (PHEAD); that is CoNLL-X: data.kind = "conllx" reads it')
+
+
+def _check_tags(coarse: set[str], fine: set[str], path: Path, flavour: Flavour) -> None:
+    """Refuse a file whose tags show the other flavour."""
+    if flavour is Flavour.CONLLX and coarse and not fine:
         raise DataError(
             f"{path}: every tag (column 5) is `_`, and column 4 has tags; that is CoNLL-U's way: "
             'data.kind = "conllu" reads it'
+        )
+    if flavour is Flavour.CONLLU and coarse and fine and not any(map(_UPOS.fullmatch, coarse)):
+        raise DataError(
+            f"{path}: no tag in column 4 is a UPOS tag (one is {min(coarse)}), and column 5 has tags; that is "
+            'CoNLL-X\'s way: data.kind = "conllx" reads it'
         )
 
 
