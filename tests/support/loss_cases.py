@@ -135,9 +135,11 @@ def convolution(seed: int, dropout: float) -> nn.Module:
     return initialised(ConvSeq2Seq(layers=1 + seed % 2, dropout=dropout, window=3, positions=3, **sizes), seed)
 
 
-def transformer(kind: type[Transformer | TransformerLm], seed: int, dropout: float) -> nn.Module:
+def transformer(
+    kind: type[Transformer | TransformerLm], seed: int, dropout: float, vocabulary: int = VOCABULARY
+) -> Any:
     """With either kind of positions, tied vectors or not, and sources with order or without."""
-    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 4, "heads": 2}
+    sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "hidden": 4, "heads": 2}
     choices = {"rotary": seed % 2 == 0, "tied": seed % 3 > 0, "ordered_source": seed % 5 > 0}
     return initialised(kind(layers=1 + seed % 2, feed_forward=5, dropout=dropout, **sizes, **choices), seed)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.losses.mixed import EncodedOnce
-from argbeam.models import LstmSeq2Seq
+from argbeam.models import LstmSeq2Seq, Transformer, TransformerLm
 from argbeam.models.conv import ConvSeq2Seq
 from argbeam.models.noise import Noise
 from argbeam.models.state import Places, State
@@ -24,7 +24,7 @@ from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, 
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Successors, Unconstrained
-from loss_cases import initialised, small_lstm
+from loss_cases import initialised, small_lstm, transformer
 from tape import as_on_a_device
 
 VOCABULARY = 30
@@ -164,15 +164,23 @@ SEARCHES: dict[str, tuple[Successors, ScoreRule, Stop | None, Policy | None]] = 
 
 @pytest.mark.parametrize("name", SEARCHES)
 @settings(max_examples=5)
-@given(seed=st.integers(0, 10_000), beam_size=st.sampled_from([1, 2, 3, 6]), wrapped=st.booleans())
-def test_a_search_over_live_rows_is_the_search_over_all(name: str, seed: int, beam_size: int, wrapped: bool) -> None:
+@given(
+    seed=st.integers(0, 10_000),
+    beam_size=st.sampled_from([1, 2, 3, 6]),
+    kind=st.sampled_from([LstmSeq2Seq, Transformer, TransformerLm]),
+    wrapped=st.booleans(),
+)
+def test_a_search_over_live_rows_is_the_search_over_all(
+    name: str, seed: int, beam_size: int, kind: type, wrapped: bool
+) -> None:
     """Violations, rivals, outputs and their scores; float64, so that no order of products decides who wins."""
     *_, stop, policy = SEARCHES[name]
     batch = batch_of(seed, end=stop is not None)
     results = []
     for device in (nullcontext(), as_on_a_device()):
         lstm = small_lstm(VOCABULARY, hidden=12, embedding=6, bound=0.6, seed=2)
-        model = EncodedOnce(lstm) if wrapped else lstm
+        network = lstm if kind is LstmSeq2Seq else transformer(kind, seed, 0.3, VOCABULARY)
+        model = EncodedOnce(network) if wrapped else network
         with device:
             results.append(search(model, batch, *SEARCHES[name], beam_size=beam_size))
     ours, all_rows = results
