@@ -1,7 +1,7 @@
 """Models: the contract for the search and the losses, and the models of argbeam.
 
-Read `contract` and `lstm` first. `recurrence/` has the loops over time, each Triton kernel beside its plain twin. No
-search, no loss and no task goes in here.
+Read `contract` and `lstm` first, then `transformer`. `recurrence/` has the loops over time, `attention/` the layers and
+the cache of Transformers; each Triton kernel is beside its plain twin. No search, no loss and no task goes in here.
 """
 
 from collections.abc import Mapping
