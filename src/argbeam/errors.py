@@ -33,6 +33,10 @@ class CheckpointError(ArgbeamError):
     """A missing, truncated or altered checkpoint, or one of another run."""
 
 
+class MemoryShortError(ArgbeamError):
+    """Too little memory, which may be free the next time."""
+
+
 class ToldError(ArgbeamError):
     """An error that another process or thread has reported already: this process just ends."""
 

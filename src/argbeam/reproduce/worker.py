@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from argbeam.bench import BenchShape, bench
 from argbeam.decoding.length_power import best_power, evaluate_powers
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
+from argbeam.errors import NO_ROOM, ArgbeamError, MemoryShortError
 from argbeam.files import append_record, write_atomic
 from argbeam.reproduce.folder import SCORES, read_scores
 from argbeam.reproduce.plan import Scoring
@@ -49,8 +49,9 @@ def main() -> None:
 
 
 def exit_code(error: ArgbeamError) -> int:
-    """Memory and disk may be free the next time; a recipe, a file or a device stays wrong."""
-    return WRONG_INPUT if isinstance(error, ConfigError | DataError | CheckpointError | DeviceError) else 1
+    """Memory and disk may be free the next time; a recipe, its training, a file or a device stays wrong."""
+    disk_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
+    return 1 if disk_full or isinstance(error, MemoryShortError) else WRONG_INPUT
 
 
 def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") -> None:

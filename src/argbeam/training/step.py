@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.errors import ArgbeamError
+from argbeam.errors import MemoryShortError
 from argbeam.losses.contract import StepLoss
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -152,7 +152,7 @@ class TrainStep:
             with suppress(torch.OutOfMemoryError):
                 one, other = (self._pass(loss, half, update, split=0.5) for half in batch.halves())
                 return one.plus(other)
-        raise ArgbeamError(
+        raise MemoryShortError(
             f"out of memory with {rows} sentences of {source} source and {target} target words, and in halves too; "
             "lower text.max_length, or batch.size with more batch.accumulate for the same updates"
         )

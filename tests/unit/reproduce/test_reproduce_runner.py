@@ -1,5 +1,6 @@
 """Steps side by side: their order, what fails and is tried again, and how they stop. The steps are small scripts."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
+from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError, MemoryShortError
+from argbeam.files import writing
 from argbeam.reproduce import runner
 from argbeam.reproduce.campaign import seconds_left
 from argbeam.reproduce.runner import WRONG_INPUT, CampaignStep, Machine, StepsOutcome, run_steps
@@ -103,8 +105,17 @@ def test_what_a_user_has_to_mend_is_not_tried_again(out: Path) -> None:
 
 
 def test_memory_and_disks_may_be_free_the_next_time() -> None:
-    assert exit_code(ArgbeamError("out of memory with 64 sentences, and in halves too")) not in (0, WRONG_INPUT)
-    assert {exit_code(error("x")) for error in (ConfigError, DataError, CheckpointError, DeviceError)} == {WRONG_INPUT}
+    assert exit_code(MemoryShortError("out of memory with 64 sentences, and in halves too")) not in (0, WRONG_INPUT)
+    for number, passes in ((errno.ENOSPC, True), (errno.ENOENT, False)):
+        with pytest.raises(CheckpointError) as full, writing("x", "the ones before it are untouched", CheckpointError):
+            raise OSError(number, "as the system says")
+        assert (exit_code(full.value) == 1) == passes
+
+
+def test_a_recipes_mistake_is_there_the_next_time_too() -> None:
+    """A training that diverges is an ArgbeamError of no kind of its own."""
+    kinds = (ArgbeamError, ConfigError, DataError, CheckpointError, DeviceError)
+    assert {exit_code(error("x")) for error in kinds} == {WRONG_INPUT}
 
 
 def test_a_signal_lets_every_step_save(out: Path) -> None:
