@@ -9,7 +9,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.losses.contract import Loss, LossOutput
-from argbeam.losses.replay import score
+from argbeam.losses.replay import gold_outputs, in_parts
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
@@ -31,29 +31,33 @@ class CrossEntropy(Loss):
         return self
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        scores_BTV = score(model, model.encode(batch, noise), batch.target_BT)
-        return gold_loss(scores_BTV, batch.target_BT, batch.target_length_B, smoothing=self.label_smoothing)
+        output_BTH = gold_outputs(model, model.encode(batch, noise), batch.target_BT)
+        return gold_loss(model, output_BTH, batch, smoothing=self.label_smoothing)
 
 
-def gold_loss(
-    scores_BTV: Float[Tensor, "B T V"],
-    gold_BT: Int[Tensor, "B T"],
-    length_B: Int[Tensor, " B"],
-    *,
-    smoothing: float = 0.0,
-) -> LossOutput:
-    """Minus the sum of the gold tokens' log-probabilities under these scores, over the number of sentences.
+def gold_loss(model: Model, output_BTH: Float[Tensor, "B T H"], batch: Batch, *, smoothing: float = 0.0) -> LossOutput:
+    """Minus the sum of the gold tokens' log-probabilities after these inputs of the output layer, over the number of
+    sentences.
 
     With smoothing the sums have the plain `cross_entropy` beside the loss.
     """
+    gold_BT, length_B = batch.target_BT, batch.target_length_B
     real_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) < length_B[:, None]
+
+    def of_rows(output_XH: Tensor, token_X: Tensor) -> Tensor:
+        """The loss of each row; with smoothing the plain one beside it."""
+        scores_XV = model.scores(output_XH[None])[0]
+        if not smoothing:
+            return F.cross_entropy(scores_XV, token_X, reduction="none")
+        logprobs_XV = scores_XV.log_softmax(1)
+        gold_logprob_X = logprobs_XV.gather(1, token_X[:, None])[:, 0]
+        return torch.stack([-(1 - smoothing) * gold_logprob_X - smoothing * logprobs_XV.mean(1), -gold_logprob_X], 1)
+
+    found = in_parts(of_rows, output_BTH.flatten(0, 1), gold_BT.flatten())
     if not smoothing:
-        loss_BT = F.cross_entropy(scores_BTV.flatten(0, 1), gold_BT.flatten(), reduction="none").view_as(gold_BT)
-        return per_sentence(torch.where(real_BT, loss_BT, 0.0).sum(), length_B, {})
-    logprobs_BTV = scores_BTV.log_softmax(2)
-    gold_logprob_BT = logprobs_BTV.gather(2, gold_BT[..., None])[..., 0]
-    loss_BT = -(1 - smoothing) * gold_logprob_BT - smoothing * logprobs_BTV.mean(2)
-    plain = -torch.where(real_BT, gold_logprob_BT.detach(), 0.0).sum()
+        return per_sentence(torch.where(real_BT, found.view_as(gold_BT), 0.0).sum(), length_B, {})
+    loss_BT, plain_BT = found.view(*gold_BT.shape, 2).unbind(2)
+    plain = torch.where(real_BT, plain_BT.detach(), 0.0).sum()
     return per_sentence(torch.where(real_BT, loss_BT, 0.0).sum(), length_B, {"cross_entropy": plain})
 
 

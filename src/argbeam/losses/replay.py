@@ -1,5 +1,6 @@
 """Given tokens scored again, with gradient: the gold history, gold and rival side by side, or any sequences."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -118,21 +119,28 @@ def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"
     return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
 
 
-def _logprobs(model: Model, output_XH: Float[Tensor, "X H"], token_X: Int[Tensor, " X"]) -> Float[Tensor, " X"]:
-    """Log-probability of one token in each row, over the whole vocabulary.
+def in_parts(
+    of_rows: Callable[[Tensor, Tensor], Tensor], output_XH: Float[Tensor, "X H"], token_X: Int[Tensor, " X"]
+) -> Float[Tensor, "X ..."]:
+    """`of_rows(output_XH, token_X)`, which scores the whole vocabulary in each row.
 
     Many rows are taken in parts, whose scores are computed again for the gradient: no more than one part is held.
     """
     if len(token_X) <= _PART:
-        return _logprobs_of_part(model, output_XH, token_X)
+        return of_rows(output_XH, token_X)
     parts = zip(torch.split(output_XH, _PART), torch.split(token_X, _PART), strict=True)
     # Nothing is drawn in the output layer, and the generator of a GPU cannot be asked during a capture.
-    once = partial(checkpoint, _logprobs_of_part, use_reentrant=False, preserve_rng_state=False)
-    return torch.cat([once(model, part_XH, part_X) for part_XH, part_X in parts])
+    once = partial(checkpoint, of_rows, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([once(part_XH, part_X) for part_XH, part_X in parts])
 
 
-def _logprobs_of_part(model: Model, output_XH: Tensor, token_X: Tensor) -> Tensor:
-    return -F.cross_entropy(model.scores(output_XH[None])[0], token_X, reduction="none")
+def _logprobs(model: Model, output_XH: Float[Tensor, "X H"], token_X: Int[Tensor, " X"]) -> Float[Tensor, " X"]:
+    """Log-probability of one token in each row, over the whole vocabulary."""
+
+    def of_rows(output_XH: Tensor, token_X: Tensor) -> Tensor:
+        return -F.cross_entropy(model.scores(output_XH[None])[0], token_X, reduction="none")
+
+    return in_parts(of_rows, output_XH, token_X)
 
 
 def _shifted(x_BT: Tensor, first: int = BOS) -> Tensor:

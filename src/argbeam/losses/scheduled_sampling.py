@@ -13,7 +13,7 @@ import torch
 from argbeam.data.batches import Batch
 from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import gold_loss
-from argbeam.losses.replay import score
+from argbeam.losses.replay import gold_outputs
 from argbeam.losses.sampling import READ_SITE, best_tokens, drawn_tokens, needed, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -94,7 +94,7 @@ class ScheduledSamplingStep:
         own_BT = noise.uniform(READ_SITE, steps=steps, width=1)[..., 0] < self.probability
         state = model.encode(batch, noise)
         read_BT = write(model, state, gold_BT, own_BT, pick)
-        out = gold_loss(score(model, state, read_BT), gold_BT, length_B)
+        out = gold_loss(model, gold_outputs(model, state, read_BT), batch)
         # Nothing reads the last token.
         own_BT = own_BT & (torch.arange(1, steps + 1, device=own_BT.device) < length_B[:, None])
         return LossOutput(out.total, out.count, {**out.sums, "own_words": own_BT.sum().to(out.total.dtype)})

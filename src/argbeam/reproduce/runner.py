@@ -22,7 +22,7 @@ _COMMAND = (sys.executable, "-m", "argbeam.reproduce.worker")
 _POLL_SECONDS = 0.1
 # A failed step is tried once more: runs side by side can take each other's memory.
 _ATTEMPTS = 2
-# Eight runs keep an H200 busy. Most of them take up to 5 GiB, but parsing's cross-entropy takes 17 and its CRF 12.
+# Eight runs keep an H200 busy. Most of them take up to 5 GiB, but parsing's CRF takes 12.
 _JOBS_ON_A_GPU, _MEMORY_OF_A_JOB = 8, 10 * 2**30
 
 

@@ -78,7 +78,8 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
         stop_asked=stop_asked,
         group=group,
     )
-    _record_start(folder, trainer, {**_started(trainer, data), "data": digests}, resumed=resumed is not None)
+    started = _started(trainer, data) | ({"data": digests} if digests else {})
+    _record_start(folder, trainer, started, resumed=resumed is not None)
     if resumed:
         yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
     yield Notice(f"{len(data.examples):,} training sentences, {len(dev):,} dev sentences")

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from argbeam.data.batches import make_batch
+from argbeam.losses import replay
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.losses.replay import score
 from loss_cases import EXAMPLES, MODELS, TRANSFORMERS, assert_same_loss, noisy_batch, small_lstm
@@ -57,3 +59,26 @@ def test_smoothed_labels_are_torchs_and_the_plain_loss_is_reported_beside(name: 
     assert_same_loss(out.total, torch.stack(singles).sum(), network)
     assert out.sums["cross_entropy"].item() == pytest.approx(sum(plain))
     assert out.sums["loss"] == out.total
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_parts_of_many_rows_have_the_loss_and_gradients_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, smoothing: float
+) -> None:
+    """5 rows of 8 steps in parts of 7; no more than a part is scored at once, so that memory is bounded."""
+    network, scored = small_lstm(), []
+    batch, noise = noisy_batch(EXAMPLES, size=5, source_length=7, target_length=8)
+    plain = network.scores
+
+    def scores(output_GRH: Tensor, candidates_GC: Tensor | None = None) -> Tensor:
+        scored.append(output_GRH.shape[0] * output_GRH.shape[1])
+        return plain(output_GRH, candidates_GC)
+
+    monkeypatch.setattr(network, "scores", scores)
+    losses = []
+    for most in (100, 7):
+        monkeypatch.setattr(replay, "_PART", most)
+        losses.append(CrossEntropy(label_smoothing=smoothing)(network, batch, noise))
+    assert scored == [40, 7, 7, 7, 7, 7, 5]
+    assert_same_loss(losses[1].total, losses[0].total, network)
+    torch.testing.assert_close(losses[1].sums, losses[0].sums)

@@ -523,6 +523,16 @@ def test_a_device_of_another_name_is_refused() -> None:
     assert refusal(choose_device, "gpu", error=DeviceError) == "device gpu: accepted: cpu, cuda, auto"
 
 
+def test_a_process_without_a_gpu_of_its_own_is_told_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes on a machine of two GPUs: the third, number 2, has none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    message = "process 2 of this machine has no GPU of its own: there are 2; start 2 at most, or set runtime.device=cpu"
+    for name in ("cuda", "auto"):
+        assert refusal(choose_device, name, error=DeviceError) == message
+
+
 def test_what_cannot_be_decoded_is_an_error_of_one_line(whole: Whole) -> None:
     run = load(whole[1], device="cpu")
     for call in (run.decode, run.search):
