@@ -59,9 +59,12 @@ def small_recipe(
 
 
 def short_text(folder: Path) -> dict[str, Any]:
-    """The data table of six training sentences and two dev sentences, all of two to four words."""
+    """The data table of six training sentences and two dev sentences, all of two to four words.
+
+    On this dev split the first epoch of `BSO` is better than the model it starts from, and than the next two.
+    """
     (folder / "train.txt").write_text("\n".join(SHORT) + "\n", encoding="utf-8")
-    (folder / "dev.txt").write_text("ko ti ba\nlu ti\n", encoding="utf-8")
+    (folder / "dev.txt").write_text("ko ti ba\nti ko lu ba\n", encoding="utf-8")
     return {"kind": "text", "root": str(folder), "train": ["train.txt"], "dev": ["dev.txt"], "test": ["dev.txt"]}
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import BOS
 from argbeam.errors import CheckpointError
 from argbeam.models.contract import Model, Network
 from argbeam.models.conv import ConvSeq2Seq
@@ -39,6 +41,13 @@ def make_model(
             return made(**sides, **transformer, rotary=model.positions == "rotary", ordered_source=ordered_source)
 
 
+def output_width(model: Model, batch: Batch) -> int:
+    """The width of the output layer's input."""
+    with torch.no_grad():
+        state = model.step(model.encode(batch, None), torch.full_like(batch.target_length_B, BOS))
+        return model.output(state).shape[1]
+
+
 def load_weights(model: Network | nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
     """Copy the tensors named `prefix` + weight into the weights, in place: captured steps read that memory."""
     with torch.no_grad():
@@ -52,4 +61,4 @@ def load_weights(model: Network | nn.Module, tensors: Mapping[str, Tensor], pref
 
 
 __all__ = ["ConvSeq2Seq", "LstmLanguageModel", "LstmSeq2Seq", "Model", "Network", "Transformer", "TransformerLm"]
-__all__ += ["load_weights", "make_model"]
+__all__ += ["load_weights", "make_model", "output_width"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from argbeam.settings import Recipe
 from argbeam.training.events import Event, Notice, Progress, Record
+from argbeam.training.kept_weights import metric_name
 
 _LINE_EVERY = 30.0  # seconds between two lines of progress
 
@@ -36,13 +37,7 @@ def epoch_line(values: dict[str, Any]) -> str:
     parts = [f"{values['stage']}, epoch {values['epoch'] + 1}", f"loss {values['loss_per_word']:.3f} a word"]
     if "violations_per_word" in values:
         parts.append(f"beam {values['beam']}, {values['violations_per_word']:.3f} violations a word")
-    dev = values["dev"]
-    if "value" in dev:
-        metric = next((f"{name.upper()} " for name in dev if name != "value" and dev[name] == dev["value"]), "")
-        parts.append(f"dev {metric}{dev['value']:.2f} at beam {dev['test_beam']}")
-    if "perplexity" in dev:
-        perplexity = dev["perplexity"]
-        parts.append(f"dev perplexity {perplexity:.2f}" if perplexity < 1e6 else f"dev perplexity {perplexity:.3g}")
+    parts += _dev_parts(values["dev"])
     parts.append(f"{values['words_per_second']:,.0f} words/s")
     if values.get("not_finite"):
         parts.append(f"{values['not_finite']:.0f} updates left out (not finite)")
@@ -51,16 +46,34 @@ def epoch_line(values: dict[str, Any]) -> str:
     return "; ".join(parts) + (" (best)" if values["best"] else "")
 
 
+def start_line(values: dict[str, Any]) -> str:
+    """The record of the model that a stage starts from, as a line."""
+    return f"{values['stage']} starts from {'; '.join(_dev_parts(values['dev']))} (rule {values['rule']})"
+
+
 def stage_line(values: dict[str, Any]) -> str:
     """The record of a stage as a line."""
-    value = "" if values["value"] is None else f", dev {values['keep']} {values['value']:.2f}"
-    return f"{values['stage']}: {values['epochs']} epochs, epoch {values['kept_epoch'] + 1} kept{value}"
+    kept = f"epoch {values['kept_epoch'] + 1}" if values["kept_epoch"] >= 0 else "the model it started from"
+    parts = [f"{values['stage']}: {values['epochs']} epochs, {kept} kept", *_dev_parts(values.get("dev", {}))]
+    # Records of version 0.1 have neither dev figures nor a comparison.
+    return "; ".join([*parts, *([values["comparison"]] if values.get("comparison") else [])])
+
+
+def _dev_parts(dev: dict[str, Any]) -> list[str]:
+    parts = [f"dev {metric_name(dev)} {dev['value']:.2f} at beam {dev['test_beam']}"] if "value" in dev else []
+    if "perplexity" in dev:
+        perplexity = dev["perplexity"]
+        parts.append(f"dev perplexity {perplexity:.2f}" if perplexity < 1e6 else f"dev perplexity {perplexity:.3g}")
+    return parts
+
+
+_LINES = {"stage_start": start_line, "epoch": epoch_line, "stage": stage_line}
 
 
 def _text(event: Event | Notice) -> str:
     """The line for an event; empty for progress and checkpoints."""
     if isinstance(event, Record):
-        return epoch_line(event.values) if event.values["kind"] == "epoch" else stage_line(event.values)
+        return _LINES[event.values["kind"]](event.values)
     return event.text if isinstance(event, Notice) else ""
 
 

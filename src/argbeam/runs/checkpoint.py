@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def save_training(folder: Path, saved: Saved, recipe: str, task: Task, data: Map
         f"{_ASSET}{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()
     }
     meta = {"recipe": recipe, "position": vars(saved.position), "rule": saved.rule, "stop": saved.stop}
-    meta |= {"data": dict(data), "version": __version__}
+    meta |= {"stage": saved.stage, "data": dict(data), "version": __version__}
     save(folder, saved.position.update, {**saved.tensors, **assets}, meta)
 
 
@@ -169,8 +169,13 @@ def position_of(checkpoint: Checkpoint) -> Position:
         position, plain = Position(**checkpoint.meta["position"]), Position()
         for name, value in vars(position).items():
             kinds = (int, float, type(None)) if name == "best_value" else (type(getattr(plain, name)), int)
-            if type(value) not in kinds or (name not in ("best_value", "best_epoch") and value < 0):
+            may_be_negative = name in ("best_value", "best_epoch", "trained_by") or type(value) in (str, dict)
+            if type(value) not in kinds or (not may_be_negative and value < 0):
                 raise ValueError(f"position.{name} = {value!r}")
+        if position.update and not position.rule and position.epoch == position.batch == 0:
+            # Version 0.1 did not save the rules of the weights between stages here.
+            rules = {"rule": checkpoint.meta["rule"], "stop": checkpoint.meta["stop"]}
+            return replace(position, **rules, trained_by=position.stage - 1)
         return position
 
 

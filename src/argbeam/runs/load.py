@@ -43,7 +43,10 @@ _OPEN_KEYS = ("decode.", "runtime.", "data.root")
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, its task and its search rules."""
+    """A trained model, its task and its search rules.
+
+    `stage` names the stage that trained the weights; empty: that of the run it started from, which was not improved on.
+    """
 
     recipe: Recipe
     task: Task
@@ -52,6 +55,7 @@ class Run:
     stop: Stop
     device: torch.device
     path: Path
+    stage: str
     group: Group = ALONE
     captured: CapturedSearch | None = None
 
@@ -139,14 +143,14 @@ class Run:
 
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
         """The record of a score: everything that it depends on, and the score."""
-        last = list(self.recipe.stages.values())[-1].loss
+        loss = self.recipe.stages[self.stage].loss if self.stage else None
         return {
             "task": self.recipe.task.kind,
             "system": self.recipe.name,
             "split": split,
-            "successors": "constrained" if getattr(last, "constrained", False) else "unconstrained",
+            "successors": "constrained" if getattr(loss, "constrained", False) else "unconstrained",
             "decoded": "unconstrained" if isinstance(self.task.constraint, Unconstrained) else "constrained",
-            "train_beam": getattr(last, "train_beam", 0),
+            "train_beam": getattr(loss, "train_beam", 0),
             "test_beam": beam,
             "rule": self.rule.name,
             "length_power": self.rule.length_power if isinstance(self.rule, LogprobSum) else 0.0,
@@ -201,6 +205,9 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
         recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
         rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
+        stage = found.meta.get("stage", list(recipe.stages)[-1])  # missing in files of version 0.1
+        if stage and stage not in recipe.stages:
+            raise ValueError(f"stage = {stage!r}: the recipe has none of that name")
     task = task_of(recipe, found)
     chosen = devices.choose_device(device or recipe.runtime.device)
     model = make_model(
@@ -213,7 +220,7 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
     recorder = devices.make_recorder(recipe.runtime, chosen)
     captured = None if recorder is None else CapturedSearch(recorder)
-    return Run(recipe, task, model, rule, stop, chosen, path, captured=captured)
+    return Run(recipe, task, model, rule, stop, chosen, path, stage, captured=captured)
 
 
 def _with_power_of_dev(run: Run, *, keep: bool) -> Run:

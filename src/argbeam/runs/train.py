@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from argbeam.decoding.batch_decoder import check_lengths
 from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ConfigError, DataError
 from argbeam.files import append_record, truncate_records, write_atomic, writing
-from argbeam.losses import make_loss
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import examples, layout
 from argbeam.runs.checkpoint import position_of, save_training, task_of
@@ -29,7 +27,7 @@ from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
-from argbeam.training.state import Position, model_tensors
+from argbeam.training.state import Position
 
 
 def train(
@@ -73,7 +71,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
         data.examples,
         dev,
         device,
-        position=position_of(resumed) if resumed else Position(),
+        position=position_of(resumed) if resumed else _start_position(start),
         resumed=resumed.tensors if resumed else {},
         stop_asked=stop_asked,
         group=group,
@@ -130,6 +128,11 @@ def _start(recipe: Recipe) -> Run:
     if changed:
         raise ConfigError(f"start = {recipe.start}: that run differs in {in_short(changed)}")
     return run
+
+
+def _start_position(start: Run | None) -> Position:
+    """The position before the first update; a run to start from has rules of its own."""
+    return Position() if start is None else Position(rule=start.rule.name, stop=start.stop.name)
 
 
 def _training_data(
@@ -195,10 +198,7 @@ def _save_events(folder: Path, trainer: Trainer, digests: Mapping[str, str]) -> 
             save_training(folder / layout.CHECKPOINTS, event, recipe_json, task, digests)
         yield event
     if not trainer.stopping and leads:
-        last = make_loss(list(recipe.stages.values())[-1].loss, task)
-        weights = model_tensors(trainer.model, {})
-        final = Saved(replace(trainer.position), weights, last.rule.name, last.stop.name)
-        save_training(folder / layout.MODEL, final, recipe_json, task, digests)
+        save_training(folder / layout.MODEL, trainer.saved_between_stages(), recipe_json, task, digests)
 
 
 def _started(trainer: Trainer, data: examples.TrainingData) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _drop_after(records: Path, count: int) -> None:
 
     def keep(record: Mapping[str, Any]) -> bool:
         nonlocal seen
-        seen += record.get("kind") in ("epoch", "stage")
+        seen += record.get("kind") not in ("start", "resume")
         return seen <= count
 
     truncate_records(records, keep)

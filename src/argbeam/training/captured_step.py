@@ -4,9 +4,12 @@ Every shape in a step is fixed by (B, S, T) and the loss with its beam, and rest
 encoder, search, replay, backward, clipping and update are captured once and replayed without the host.
 """
 
+from typing import Any
+
 import torch
 
 from argbeam.data.batches import Batch
+from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.losses.contract import StepLoss
 from argbeam.runtime.graph_cache import MOST_SHAPES, Graph, GraphCache, Recorder
 from argbeam.training.step import TrainStep
@@ -45,3 +48,15 @@ class CapturedStep:
         with self.graphs.capturing() as graph:
             self.step(loss, fixed, self.update, last=last)
         return graph, fixed
+
+
+def capture_statistics(
+    step: CapturedStep | None, search: CapturedSearch | None, device: torch.device
+) -> dict[str, Any]:
+    """Of steps since the stage began, of searches since the run began; and the most memory ever in use."""
+    statistics: dict[str, Any] = {} if step is None else step.graphs.statistics()
+    if search is not None:
+        statistics |= {f"decode_{name}": value for name, value in search.graphs.statistics().items()}
+    if device.type == "cuda":
+        statistics["memory_mb"] = round(torch.cuda.max_memory_reserved() / 2**20, 1)
+    return statistics

@@ -44,29 +44,20 @@ def dev_figures(
         if math.isnan(value):
             raise ArgbeamError(f"update {update}: the dev perplexity is not a number; {DIVERGED}")
         figures |= {"perplexity": value, "without_gold": sum(not example.target for example in examples)}
-    if stage.keep == "score":
-        found = evaluate(decoder, items, beam=stage.keep_beam)
-        figures |= {
-            "value": found.score.value,
-            **found.score.parts,
-            "test_beam": stage.keep_beam,
-            "unfinished": found.unfinished,
-            "dead": found.dead,
-            "signature": found.score.signature,
-        }
-    return figures
+    return figures | (score_figures(decoder, items, beam=stage.keep_beam) if stage.keep == "score" else {})
 
 
-def judged_value(stage: Stage, figures: dict[str, Any]) -> float | None:
-    """The figure that chooses the stage's best epoch; None: its last epoch is the one."""
-    return {"perplexity": figures.get("perplexity"), "score": figures.get("value"), "last": None}[stage.keep]
-
-
-def is_better(stage: Stage, value: float | None, best: float | None) -> bool:
-    """Whether an epoch with this value is the best so far."""
-    if value is None or best is None:
-        return value is not None
-    return value < best if stage.keep == "perplexity" else value > best
+def score_figures(decoder: BatchDecoder, items: Sequence[Item], *, beam: int) -> dict[str, Any]:
+    """The score of dev, decoded with a beam."""
+    found = evaluate(decoder, items, beam=beam)
+    return {
+        "value": found.score.value,
+        **found.score.parts,
+        "test_beam": beam,
+        "unfinished": found.unfinished,
+        "dead": found.dead,
+        "signature": found.score.signature,
+    }
 
 
 def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:

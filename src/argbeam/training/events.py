@@ -34,14 +34,15 @@ class Record:
 class Saved:
     """The state of a run, to be saved before the next event is asked for.
 
-    `rule` and `stop` name the score and stop rule of the loss that trained the weights. `stopped`: training ends here,
-    unfinished, because a stop was requested.
+    `rule` and `stop` name the score and stop rule of the loss that trained the weights; `stage` is its stage, empty for
+    that of another run. `stopped`: training ends here, unfinished, because a stop was requested.
     """
 
     position: Position
     tensors: dict[str, Tensor]
     rule: str
     stop: str
+    stage: str
     stopped: bool = False
 
 

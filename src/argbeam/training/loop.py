@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from argbeam.data.batches import BatchPlan, Example, make_batch
-from argbeam.data.vocabulary import BOS
 from argbeam.decoding.batch_decoder import BatchDecoder, decode_rules
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.errors import ArgbeamError
 from argbeam.losses import Loss, make_loss
-from argbeam.models import Network, load_weights
+from argbeam.models import Network, load_weights, output_width
 from argbeam.runtime import device as devices
 from argbeam.runtime.graph_cache import GraphCache
 from argbeam.runtime.group import ALONE, Group
+from argbeam.search.score_rules import SCORE_RULES, ScoreRule
+from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.settings import Recipe, Stage
 from argbeam.tasks.contract import Item, Task
-from argbeam.training.captured_step import CapturedStep
-from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, is_better, judged_value, sum_of
+from argbeam.training import kept_weights
+from argbeam.training.captured_step import CapturedStep, capture_statistics
+from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, score_figures, sum_of
 from argbeam.training.events import Event, Notice, Progress, Record, Saved
 from argbeam.training.optimizer import make_optimizer
 from argbeam.training.state import Position, model_tensors, restore_stage, stage_tensors, tensors_under
@@ -90,36 +92,51 @@ class Trainer:
     def _train_stage(self, name: str, settings: Stage) -> Iterator[Event]:
         stage, position = self._start_stage(name, settings), self.position
         loss, optimizer = stage.loss, stage.step.optimizer
-        while position.epoch < settings.epochs and not self._out_of_patience(stage):
-            if position.batch == 0 and loss.reset_optimizer and _changes(loss, position.epoch):
+        if position.rule and position.epoch == position.batch == 0:
+            yield from self._score_start(stage)
+        while position.epoch < settings.epochs and not kept_weights.out_of_patience(settings, loss, position):
+            if position.batch == 0 and loss.reset_optimizer and kept_weights.changes(loss, position.epoch):
                 optimizer.reset()
             yield from self._train_epoch(stage)
             if self.stopping:
                 return
+        yield from self._end_stage(stage)
+
+    def _score_start(self, stage: _Stage) -> Iterator[Event]:
+        """Score the model that the stage starts from by its own rule: it is a candidate like any epoch."""
+        position, started = self.position, time.perf_counter()
+        decoder = self._decoder(SCORE_RULES[position.rule], STOPS[position.stop])
+        position.start_dev = self._dev_figures(decoder, stage.settings.model_copy(update={"keep": "score"}))
+        if kept_weights.start_value(stage.settings, stage.loss.rule, position.start_dev) is not None:
+            self.best = self._copy_weights()
+        position.seconds += time.perf_counter() - started
+        values = {"stage": stage.name, "update": position.update, "rule": position.rule, "stop": position.stop}
+        yield Record({"kind": "stage_start", **values, "dev": position.start_dev})
+
+    def _end_stage(self, stage: _Stage) -> Iterator[Event]:
+        """Take the weights that the stage keeps, and report it with their dev score."""
+        position, settings, loss = self.position, stage.settings, stage.loss
         last = position.stage + 1 == len(self.recipe.stages)
         if last:  # a finished run keeps the state from which more epochs can be trained
             yield self._saved(loss, stage.step)
         if self.best:
             load_weights(self.model, self.best)
         else:
-            optimizer.swap()
-        yield Record(
-            {
-                "kind": "stage",
-                "stage": name,
-                "update": position.update,
-                "epochs": position.epoch,
-                "kept_epoch": position.best_epoch if self.best else position.epoch - 1,
-                "keep": settings.keep,
-                "value": position.best_value,
-                "seconds": round(position.seconds, 3),
-                **self._capture_statistics(stage),
-            }
-        )
-        position.stage, position.epoch, position.batch = position.stage + 1, 0, 0
-        position.best_value, position.best_epoch, self.best = None, -1, {}
+            stage.step.optimizer.swap()
+        started, start_kept = time.perf_counter(), kept_weights.keeps_start(settings, loss.rule, position)
+        dev = position.start_dev if start_kept else position.best_dev
+        if "value" not in dev:
+            dev = dev | score_figures(stage.decoder, self.dev, beam=settings.keep_beam)
+        position.seconds += time.perf_counter() - started
+        updates, statistics = self.plan.updates * position.epoch, self._capture_statistics(stage)
+        record = kept_weights.stage_record(stage.name, settings, loss.rule, position, dev, updates=updates)
+        yield Record({**record, **statistics})
+        if not start_kept:
+            position.rule, position.stop, position.trained_by = loss.rule.name, loss.stop.name, position.stage
+        position.start_next_stage()
+        self.best = {}
         if not last:
-            yield self._saved(loss, None)
+            yield self.saved_between_stages()
 
     def _plan(self, stage: Stage) -> BatchPlan:
         return BatchPlan(self.train, seed=self.recipe.seed, **self.recipe.batch.of_stage(stage).model_dump())
@@ -127,7 +144,8 @@ class Trainer:
     def _start_stage(self, name: str, settings: Stage) -> _Stage:
         """With a fresh optimizer; the first stage of a resumed run with the state that was saved."""
         runtime, self.plan = self.recipe.runtime, self._plan(settings)
-        loss = make_loss(settings.loss, self.task, width=self._output_width())
+        width = output_width(self.model, make_batch([self.train[0]]).to(self.device))
+        loss = make_loss(settings.loss, self.task, width=width)
         if loss.weights is not None:
             loss.weights.module.to(self.device)
         optimizer = make_optimizer(self.model, loss, settings, updates_per_epoch=self.plan.updates)
@@ -138,12 +156,12 @@ class Trainer:
             self.resumed = {}
         recorder = None if "training steps" in self.not_captured else devices.make_recorder(runtime, self.device)
         captured = None if recorder is None else CapturedStep(step, recorder)
+        return _Stage(name, settings, loss, step, captured, self._decoder(loss.rule, loss.stop))
+
+    def _decoder(self, rule: ScoreRule, stop: Stop) -> BatchDecoder:
         decode = self.recipe.decode
-        rule, stop = decode_rules(loss.rule, loss.stop, decode)
-        decoder = BatchDecoder(
-            self.model, self.task, rule, stop, self.device, decode.batch, self.group, self.captured_search
-        )
-        return _Stage(name, settings, loss, step, captured, decoder)
+        rules = decode_rules(rule, stop, decode)
+        return BatchDecoder(self.model, self.task, *rules, self.device, decode.batch, self.group, self.captured_search)
 
     def _train_epoch(self, stage: _Stage) -> Iterator[Event]:
         position, step, step_loss = self.position, stage.step, stage.loss.at(self.position.epoch)
@@ -196,13 +214,10 @@ class Trainer:
         position, started, step = self.position, time.perf_counter(), stage.step
         sums = step.sums.read()
         with step.optimizer.averaged():
-            size = min(rows for rows, _, _ in self.plan.shapes())
-            dev = dev_figures(stage.decoder, self.dev, stage.settings, train_batch=size, update=position.update)
-            value = judged_value(stage.settings, dev)
-            better = is_better(stage.settings, value, position.best_value)
+            dev = self._dev_figures(stage.decoder, stage.settings)
+            better = kept_weights.judge_epoch(stage.settings, stage.loss.rule, position, dev)
             if better:
-                position.best_value, position.best_epoch = value, position.epoch
-                self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+                self.best = self._copy_weights()
         record = {
             "kind": "epoch",
             "stage": stage.name,
@@ -223,6 +238,13 @@ class Trainer:
         if self.captured_search is not None:
             yield from self._report_failure("searches on dev", self.captured_search.graphs)
 
+    def _dev_figures(self, decoder: BatchDecoder, settings: Stage) -> dict[str, Any]:
+        size, update = min(rows for rows, _, _ in self.plan.shapes()), self.position.update
+        return dev_figures(decoder, self.dev, settings, train_batch=size, update=update)
+
+    def _copy_weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
     def _report_failure(self, work: str, graphs: GraphCache[Any]) -> Iterator[Notice]:
         """A notice, once, that work runs more slowly than it could, and why."""
         if graphs.failure is not None and work not in self.not_captured:
@@ -230,29 +252,7 @@ class Trainer:
             yield Notice(f"{work} cannot be recorded as CUDA graphs and run one operation at a time: {graphs.failure}")
 
     def _capture_statistics(self, stage: _Stage) -> dict[str, Any]:
-        """Of steps since the stage began, of searches since the run began; and the most memory ever in use."""
-        statistics = {} if stage.captured is None else stage.captured.graphs.statistics()
-        if self.captured_search is not None:
-            searches = self.captured_search.graphs.statistics()
-            statistics |= {f"decode_{name}": value for name, value in searches.items()}
-        if self.device.type == "cuda":
-            statistics["memory_mb"] = round(torch.cuda.max_memory_reserved() / 2**20, 1)
-        return statistics
-
-    def _output_width(self) -> int:
-        """The width of the output layer's input."""
-        batch = make_batch([self.train[0]]).to(self.device)
-        with torch.no_grad():
-            state = self.model.step(self.model.encode(batch, None), torch.full_like(batch.target_length_B, BOS))
-            return self.model.output(state).shape[1]
-
-    def _out_of_patience(self, stage: _Stage) -> bool:
-        # Before each epoch, not after: a run that was killed between two epochs is checked as well.
-        epoch, patience = self.position.epoch, stage.settings.patience
-        if not 0 < patience < epoch - self.position.best_epoch:
-            return False
-        # While the loss changes, as with a growing beam, a worse figure says little: epochs count from the last change.
-        return not any(_changes(stage.loss, e) for e in range(epoch - patience + 1, epoch + 1))
+        return capture_statistics(stage.captured, self.captured_search, self.device)
 
     def _agreed_to_stop(self) -> bool:
         """Whether a stop was requested of any process. On CUDA several processes ask one another at reads only, where
@@ -270,11 +270,18 @@ class Trainer:
     def _is_due(self) -> bool:
         return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every
 
-    def _saved(self, loss: Loss, step: TrainStep | None) -> Saved:
-        """`step` is None between stages."""
+    def _saved(self, loss: Loss, step: TrainStep) -> Saved:
         self.saved_at, self.saved_when = self.position.update, time.perf_counter()
-        tensors = model_tensors(self.model, self.best) | ({} if step is None else stage_tensors(loss, step))
-        return Saved(replace(self.position), tensors, loss.rule.name, loss.stop.name, self.stopping)
+        tensors = model_tensors(self.model, self.best) | stage_tensors(loss, step)
+        stage = list(self.recipe.stages)[self.position.stage]
+        return Saved(replace(self.position), tensors, loss.rule.name, loss.stop.name, stage, self.stopping)
+
+    def saved_between_stages(self) -> Saved:
+        """The weights that the last stage kept, with their own rules."""
+        self.saved_at, self.saved_when = self.position.update, time.perf_counter()
+        position, stages = self.position, ["", *self.recipe.stages]
+        tensors = model_tensors(self.model, {})
+        return Saved(replace(position), tensors, position.rule, position.stop, stages[position.trained_by + 1])
 
     def _check_finite(self, step: TrainStep) -> None:
         bad = int(step.streak[1])
@@ -282,8 +289,3 @@ class Trainer:
             raise ArgbeamError(
                 f"update {self.position.update}: {bad} gradients in a row were not finite and were left out; {DIVERGED}"
             )
-
-
-def _changes(loss: Loss, epoch: int) -> bool:
-    """Whether the loss of this epoch differs from that of the epoch before."""
-    return epoch > 0 and loss.at(epoch) != loss.at(epoch - 1)

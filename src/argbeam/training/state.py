@@ -1,6 +1,7 @@
 """The state of a run: how far it is, and the tensors that go into a checkpoint and back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,10 @@ from argbeam.training.step import TrainStep
 class Position:
     """How far a run is; `batch` counts the updates of the epoch.
 
-    With the tensors this is its whole state: noise depends on the update only.
+    With the tensors this is its whole state: noise depends on the update only. `rule`, `stop` and `trained_by` belong to
+    the weights that the stage started from: the names of their score and stop rule, and the number of the stage that
+    trained them, -1 for another run's. Without a `rule` the weights are random. `start_dev` and `best_dev` are the dev
+    figures of those weights and of the stage's best epoch.
     """
 
     stage: int = 0
@@ -26,6 +30,15 @@ class Position:
     best_epoch: int = -1
     seconds: float = 0.0
     epoch_seconds: float = 0.0
+    rule: str = ""
+    stop: str = ""
+    trained_by: int = -1
+    start_dev: dict[str, Any] = field(default_factory=dict)
+    best_dev: dict[str, Any] = field(default_factory=dict)
+
+    def start_next_stage(self) -> None:
+        self.stage, self.epoch, self.batch = self.stage + 1, 0, 0
+        self.best_value, self.best_epoch, self.start_dev, self.best_dev = None, -1, {}, {}
 
 
 def model_tensors(model: Network, best: dict[str, Tensor]) -> dict[str, Tensor]:

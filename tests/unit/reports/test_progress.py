@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from argbeam.reports.progress import epoch_line, note, training_display
+from argbeam.reports.progress import epoch_line, note, stage_line, training_display
 from argbeam.settings.recipe_files import find_recipe, load_recipe
 from argbeam.training.events import Notice, Progress, Record
 
@@ -15,8 +15,10 @@ PROGRESS = Progress(**STATE, update=150, updates=400, loss=0.5, violations=0.25,
 DEV = {"value": 33.333, "bleu": 33.333, "exact": 2.0, "test_beam": 5}
 FIGURES = {"loss_per_word": 0.5, "violations_per_word": 0.25, "dev": DEV, "best": True}
 EPOCH = {"kind": "epoch", **STATE, **FIGURES}
-STAGE = {"kind": "stage", "stage": "bso", "update": 400, "epochs": 8, "kept_epoch": 2, "keep": "score", "value": 33.333}
-EVENTS = (Notice("[3] sentences"), PROGRESS, Record(EPOCH), Record(STAGE))
+STAGE = {"kind": "stage", "stage": "bso", "update": 400, "epochs": 8, "kept_epoch": 2, "keep": "score", "dev": DEV}
+START = {"kind": "stage_start", "stage": "bso", "update": 100, "rule": "logprob_sum", "stop": "best"}
+START |= {"dev": {"perplexity": 2.5, "value": 30.0, "bleu": 30.0, "test_beam": 5}}
+EVENTS = (Notice("[3] sentences"), Record(START), PROGRESS, Record(EPOCH), Record(STAGE))
 
 
 class Terminal(io.StringIO):
@@ -37,15 +39,16 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
 def test_without_a_terminal_every_epoch_and_stage_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, io.StringIO()).splitlines() == [
         "demo: [3] sentences",
+        "demo: bso starts from dev BLEU 30.00 at beam 5; dev perplexity 2.50 (rule logprob_sum)",
         "demo: bso, epoch 3; loss 0.500 a word; beam 4, 0.250 violations a word; dev BLEU 33.33 at beam 5; "
         "1,234 words/s (best)",
-        "demo: bso: 8 epochs, epoch 3 kept, dev score 33.33",
+        "demo: bso: 8 epochs, epoch 3 kept; dev BLEU 33.33 at beam 5",
     ]
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
-    assert shown(monkeypatch, io.StringIO()).splitlines()[1] == (
+    assert shown(monkeypatch, io.StringIO()).splitlines()[2] == (
         "demo: bso, epoch 3; update 150; loss 0.500; beam 4; 0.250 violations/word; 1,234 words/s; 1:05 left"
     )
 
@@ -54,7 +57,7 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines_of_epochs(monkeypatch: pytest.
     text = shown(monkeypatch, Terminal())
     assert "loss 0.500  beam 4  0.250 violations/word  1,234 words/s  1:05 left" in text
     assert "demo: [3] sentences" in text  # no markup: brackets stay
-    assert "demo: bso: 8 epochs, epoch 3 kept, dev score 33.33" in text
+    assert "demo: bso: 8 epochs, epoch 3 kept; dev BLEU 33.33 at beam 5" in text
 
 
 def test_faults_of_an_epoch_are_in_its_line() -> None:
@@ -63,6 +66,17 @@ def test_faults_of_an_epoch_are_in_its_line() -> None:
     assert epoch_line({**EPOCH, "best": False, "not_finite": 3.0, "out_of_memory": 1.0}) == (
         plain.removesuffix(" (best)") + "; 3 updates left out (not finite); 1 batches in halves (out of memory)"
     )
+
+
+def test_a_stage_that_kept_its_start_says_so_and_why_in_its_line() -> None:
+    """A record of version 0.1 has neither dev figures nor a comparison."""
+    comparison = "bso did not improve on the model it started from: 33.33 < 40.00 (dev BLEU at beam 5); ..."
+    kept_start = {**STAGE, "kept_epoch": -1, "dev": {**DEV, "value": 40.0, "bleu": 40.0}, "comparison": comparison}
+    assert stage_line(kept_start) == (
+        f"bso: 8 epochs, the model it started from kept; dev BLEU 40.00 at beam 5; {comparison}"
+    )
+    assert stage_line({**STAGE, "comparison": ""}) == "bso: 8 epochs, epoch 3 kept; dev BLEU 33.33 at beam 5"
+    assert stage_line({name: STAGE[name] for name in STAGE if name != "dev"}) == "bso: 8 epochs, epoch 3 kept"
 
 
 def test_a_note_that_nobody_reads_any_more_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

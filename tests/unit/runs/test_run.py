@@ -136,6 +136,50 @@ def test_a_run_that_dies_between_two_epochs_keeps_its_patience(tmp_path: Path, m
     assert (ends[0][-1]["epochs"], ends[0][-1]["kept_epoch"]) == (2, 0)
 
 
+def start_kept(folder: Path, *overrides: str) -> Recipe:
+    """A recipe whose BSO stage makes the model worse: no epoch is as good on dev as the model that it starts from."""
+    recipe = small_recipe(*overrides, data=short_text(folder))
+    (folder / "dev.txt").write_text("ko ti ba\nlu ti ba ko\n", encoding="utf-8")
+    return recipe
+
+
+@pytest.mark.parametrize("updates", [6, 7, 9, 14, 15])
+def test_a_start_that_no_epoch_improves_on_is_the_model_whenever_the_run_was_stopped(
+    tmp_path: Path, updates: int
+) -> None:
+    """Weights and rules of the stage before; cross-entropy has no beam in training. Six updates are that stage."""
+    recipe = start_kept(tmp_path)
+    for event in train(recipe, tmp_path / "whole"):
+        if isinstance(event, Saved) and (event.position.stage, event.position.epoch) == (1, 0):
+            pretrained = {name: value.clone() for name, value in event.tensors.items()}
+    stop_after(recipe, tmp_path / "stopped", updates)
+    finish(recipe, tmp_path / "stopped")
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+    final = final_tensors(tmp_path / "stopped")
+    assert same_tensors({name: final[name] for name in pretrained}, pretrained)
+    run = load(tmp_path / "stopped", device="cpu")
+    assert (run.rule, run.stop, run.stage) == (LogprobSum(), StopBest(), "pretrain")
+    assert run.signature(split="dev", beam=2, evaluation=run.evaluate("dev", beam=2))["train_beam"] == 0
+    record = read_records(tmp_path / "stopped" / "records.jsonl")[-1]
+    assert record["kept_epoch"] == -1 and record["dev"] == record["start"]
+    assert record["dev"]["value"] == run.evaluate("dev", beam=2).score.value
+    assert record["comparison"].startswith(
+        "bso did not improve on the model it started from: 30.21 < 35.93 (dev BLEU at beam 2); that model is kept, "
+        'with its rule logprob_sum; common causes: rule = "last_score"'
+    )
+
+
+def test_a_run_that_another_run_is_not_improved_by_ends_with_its_weights_and_rules(tmp_path: Path) -> None:
+    first = start_kept(tmp_path, "stages.bso.keep=last")
+    finish(first, tmp_path / "first")
+    rates = dict.fromkeys(RATES, 0.0)
+    still = {"again": {**PRETRAIN, "epochs": 1, "optimizer": rates, "keep": "score", "keep_beam": 2}}
+    finish(small_recipe(f"start={tmp_path / 'first'}", data=first.data.model_dump(), stages=still), tmp_path / "second")
+    assert same_tensors(final_tensors(tmp_path / "second"), final_tensors(tmp_path / "first"))
+    run = load(tmp_path / "second", device="cpu")
+    assert (run.rule, run.stop, run.stage) == (LastScore(), StopTop(), "")
+
+
 def test_a_run_that_dies_before_its_model_is_written_writes_it_next_time(whole: Whole, tmp_path: Path) -> None:
     recipe, undisturbed = whole
     for event in train(recipe, tmp_path):
@@ -156,7 +200,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(whole: Whole) -> None:
 def test_the_records_start_with_what_is_trained(whole: Whole) -> None:
     recipe, folder = whole
     records = read_records(folder / "records.jsonl")
-    kinds = ["start", *["epoch"] * 2, "stage", *["epoch"] * 3, "stage"]
+    kinds = ["start", *["epoch"] * 2, "stage", "stage_start", *["epoch"] * 3, "stage"]
     assert [record["kind"] for record in records] == kinds
     start = records[0]
     assert (start["train_sentences"], start["dev_sentences"], start["left_out"]) == (6, 2, {})
@@ -397,7 +441,8 @@ def test_a_run_can_start_from_a_finished_one(whole: Whole, tmp_path: Path) -> No
     second = small_recipe(f"start={tmp_path / 'first'}", "model.dropout=0.0", data=short_text(tmp_path), stages=stages)
     stage = second.stages["bso"]
     no_rates = stage.optimizer.model_copy(update=dict.fromkeys(RATES, 0.0))
-    still = second.model_copy(update={"stages": {"still": stage.model_copy(update={"optimizer": no_rates})}})
+    settings = {"optimizer": no_rates, "keep": "last"}
+    still = second.model_copy(update={"stages": {"still": stage.model_copy(update=settings)}})
     finish(still, tmp_path / "still")
     assert same_tensors(final_tensors(tmp_path / "still"), final_tensors(tmp_path / "first"))
     finish(second, tmp_path / "second")

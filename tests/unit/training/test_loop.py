@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from argbeam.data.batches import BatchPlan
-from argbeam.decoding.batch_decoder import Evaluation, decode_rules
+from argbeam.decoding.batch_decoder import BatchDecoder, Evaluation, decode_rules
 from argbeam.errors import ArgbeamError
 from argbeam.losses import make_loss
 from argbeam.models.noise import Noise
@@ -99,9 +99,8 @@ def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -
     assert all(math.isfinite(p.loss) and p.words_per_second > 0 for p in progress)
     saved = [event for event in events if isinstance(event, Saved)][-1]
     assert (saved.position.stage, saved.position.epoch, saved.stopped) == (1, 3, False)
-    assert trainer.position == Position(
-        stage=2, update=15, records=7, seconds=trainer.position.seconds, epoch_seconds=0.0
-    )
+    kept = {"rule": "last_score", "stop": "top", "trained_by": 1}
+    assert trainer.position == Position(stage=2, update=15, records=8, seconds=trainer.position.seconds, **kept)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +128,86 @@ def test_a_stage_ends_with_the_weights_of_its_best_epoch(
     assert stage["value"] == (None if keep == "last" else values[kept])
     assert [same_tensors(weights_of(trainer), weights) for weights in by_epoch] == [e == kept for e in range(4)]
     assert [record["best"] for record in records_of(events, "epoch")] == best
+
+
+@pytest.mark.parametrize(
+    ("keep", "scores", "kept", "said"),
+    [
+        ("score", [50.0, 40.0, 51.0], 1, ""),
+        ("score", [50.0, 40.0, 45.0], -1, "second did not improve on the model it started from: 45.00 < 50.00 ("),
+        ("score", [50.0, 50.0, 49.0], -1, "second did not improve on the model it started from: 50.00 = 50.00 ("),
+        ("last", [50.0, 40.0], 1, "second ends below the model it started from: 40.00 < 50.00 ("),
+        ("last", [50.0, 50.0], 1, ""),
+    ],
+)
+def test_a_stage_ends_below_its_start_only_if_nothing_chooses_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, scores: list[float], kept: int, said: str
+) -> None:
+    """`scores` are those of the start, by its own rule, and of epochs; without a choice, of the weights of the end."""
+    first = {"keep": "last", "epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES}
+    second = {**first, "keep": keep, "epochs": 2, "loss": {"kind": "bso", "train_beam": 2}}
+    recipe = small_recipe(data=short_text(tmp_path), stages={"first": first, "second": second})
+    trainer, rules, weights, events = trainer_of(recipe), [], [], []
+    values = iter([50.0, *scores])
+
+    def told(decoder: BatchDecoder, *_: Any, beam: int) -> Evaluation:
+        rules.append((decoder.rule, decoder.stop, beam))
+        value = next(values)
+        return Evaluation(Score(value, {"bleu": value}, "fixed"), [], [], 0, 0)
+
+    monkeypatch.setattr(epoch_record, "evaluate", told)
+    for event in trainer.events():
+        events.append(event)
+        if isinstance(event, Record) and event.values["kind"] in ("stage_start", "epoch"):
+            weights.append(weights_of(trainer))
+    stage, (start,) = records_of(events, "stage")[-1], records_of(events, "stage_start")
+    assert rules[:2] == [(LogprobSum(), StopBest(), 5)] * 2 and rules[2:] == [(LastScore(), StopTop(), 5)] * len(
+        rules[2:]
+    )
+    assert (start["rule"], start["stop"], start["dev"]["value"]) == ("logprob_sum", "best", 50.0)
+    assert (stage["kept_epoch"], stage["start"]) == (kept, start["dev"])
+    assert same_tensors(weights_of(trainer), weights[kept + 2])
+    assert trainer.position.rule == ("logprob_sum" if kept < 0 else "last_score")
+    assert stage["comparison"].startswith(said) and bool(stage["comparison"]) == bool(said)
+    assert not said or stage["comparison"].endswith(
+        '; common causes: rule = "last_score", which ranks by the newest token alone and learns that anew, '
+        "too few updates (6), learning rates too high or too low; docs/tuning.md has figures"
+    )
+    assert stage["dev"]["value"] == (50.0 if kept < 0 else scores[-1])
+
+
+@pytest.mark.parametrize(
+    ("first", "perplexities", "kept", "said"),
+    [
+        ("cross_entropy", [3.0, 3.0, 4.0, 3.5], -1, "did not improve on the model it started from: 3.50 > 3.00 (dev p"),
+        ("cross_entropy", [3.0, 3.0, 4.0, 2.5], 1, "ends below the model it started from: 20.00 < 30.00 (dev BLEU"),
+        ("bso", [4.0, 3.5], 1, "ends below the model it started from: 20.00 < 30.00 (dev BLEU"),
+    ],
+)
+def test_where_perplexity_chooses_a_start_with_log_probabilities_is_a_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, perplexities: list[float], kept: int, said: str
+) -> None:
+    """BSO's scores have no perplexity to compare; what the stage does to the dev score is said all the same."""
+    plain = {"epochs": 1, "keep": "last", "optimizer": RATES, "loss": {"kind": first}}
+    second = {**plain, "epochs": 2, "keep": "perplexity", "loss": {"kind": "cross_entropy"}}
+    recipe = small_recipe(data=short_text(tmp_path), stages={"first": plain, "second": second})
+    scores = [Evaluation(Score(value, {"bleu": value}, "fixed"), [], [], 0, 0) for value in (30.0, 30.0, 20.0)]
+    monkeypatch.setattr(epoch_record, "perplexity", Mock(side_effect=perplexities))
+    monkeypatch.setattr(epoch_record, "evaluate", Mock(side_effect=scores))
+    events = list(trainer_of(recipe).events())
+    stage = records_of(events, "stage")[-1]
+    assert stage["kept_epoch"] == kept
+    assert stage["comparison"].startswith(f"second {said}")
+    assert stage["dev"]["value"] == (30.0 if kept < 0 else 20.0)
+    assert ("perplexity" in stage["start"]) == (first == "cross_entropy")
+
+
+def test_a_stage_from_random_weights_has_no_start_to_keep(tmp_path: Path) -> None:
+    (stage, *_), starts = (
+        records_of(list(trainer_of(one_stage(tmp_path, keep="score")).events()), kind)
+        for kind in ("stage", "stage_start")
+    )
+    assert (stage["start"], stage["comparison"], starts) == ({}, "", [])
 
 
 def test_the_next_stage_starts_from_the_weights_kept_and_with_a_fresh_optimizer(

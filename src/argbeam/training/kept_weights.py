@@ -1,0 +1,113 @@
+"""The weights that a stage ends with: those of its best epoch, or those that it started from where no epoch is better.
+
+A stage that starts from random weights has nothing to keep.
+"""
+
+from typing import Any
+
+from argbeam.losses import Loss
+from argbeam.search.score_rules import SCORE_RULES, ScoreRule
+from argbeam.settings import Stage
+from argbeam.training.state import Position
+
+_PAGE = "docs/tuning.md"
+
+
+def judged_value(stage: Stage, figures: dict[str, Any]) -> float | None:
+    """The figure that chooses the stage's best epoch; None: its last epoch is the one."""
+    return {"perplexity": figures.get("perplexity"), "score": figures.get("value"), "last": None}[stage.keep]
+
+
+def start_value(stage: Stage, rule: ScoreRule, start_dev: dict[str, Any]) -> float | None:
+    """The same figure of the model that the stage starts from; None: it cannot be compared with the epochs.
+
+    Perplexity compares two models only if the scores of both are log-probabilities.
+    """
+    if stage.keep == "perplexity" and not rule.normalised:
+        return None
+    return judged_value(stage, start_dev)
+
+
+def is_better(stage: Stage, value: float | None, best: float | None) -> bool:
+    """Whether weights with this value are better than the best so far."""
+    if value is None or best is None:
+        return value is not None
+    return value < best if stage.keep == "perplexity" else value > best
+
+
+def keeps_start(stage: Stage, rule: ScoreRule, position: Position) -> bool:
+    """Whether no epoch so far is better than the model that the stage started from."""
+    start = start_value(stage, rule, position.start_dev)
+    return start is not None and not is_better(stage, position.best_value, start)
+
+
+def judge_epoch(stage: Stage, rule: ScoreRule, position: Position, dev: dict[str, Any]) -> bool:
+    """Note the best epoch in the position; whether this epoch's weights are those to keep so far."""
+    value = judged_value(stage, dev)
+    if not is_better(stage, value, position.best_value):
+        return False
+    position.best_value, position.best_epoch, position.best_dev = value, position.epoch, dev
+    return not keeps_start(stage, rule, position)
+
+
+def changes(loss: Loss, epoch: int) -> bool:
+    """Whether the loss of this epoch differs from that of the epoch before."""
+    return epoch > 0 and loss.at(epoch) != loss.at(epoch - 1)
+
+
+def out_of_patience(stage: Stage, loss: Loss, position: Position) -> bool:
+    """Whether the stage ends for lack of a better epoch. The start does not count: a new score rule begins below it."""
+    epoch, patience = position.epoch, stage.patience
+    if not 0 < patience < epoch - position.best_epoch:
+        return False
+    # While the loss changes, as with a growing beam, a worse figure says little: epochs count from the last change.
+    return not any(changes(loss, e) for e in range(epoch - patience + 1, epoch + 1))
+
+
+def metric_name(dev: dict[str, Any]) -> str:
+    """The name of the score in dev figures, such as BLEU."""
+    return next((name.upper() for name in dev if name != "value" and dev[name] == dev["value"]), "score")
+
+
+def stage_record(
+    name: str, stage: Stage, rule: ScoreRule, position: Position, dev: dict[str, Any], *, updates: int
+) -> dict[str, Any]:
+    """The record of a finished stage. `dev` has the figures of the weights kept; `updates` are those of the stage."""
+    start_kept = keeps_start(stage, rule, position)
+    last = position.epoch - 1 if position.best_value is None else position.best_epoch
+    return {
+        "kind": "stage",
+        "stage": name,
+        "update": position.update,
+        "epochs": position.epoch,
+        "kept_epoch": -1 if start_kept else last,  # -1: the model that the stage started from
+        "keep": stage.keep,
+        "value": judged_value(stage, position.start_dev) if start_kept else position.best_value,
+        "dev": dev,
+        "start": position.start_dev,
+        "comparison": _comparison(name, stage, rule, position, dev, updates),
+        "seconds": round(position.seconds, 3),
+    }
+
+
+def _comparison(name: str, stage: Stage, rule: ScoreRule, position: Position, dev: dict[str, Any], updates: int) -> str:
+    """Words for a stage that kept the model it started from, or whose dev score is below that model's."""
+    if not position.start_dev:
+        return ""
+    start_dev = position.start_dev
+    metric = f"dev {metric_name(start_dev)} at beam {start_dev['test_beam']}"
+    if keeps_start(stage, rule, position):
+        best, start = position.best_value, judged_value(stage, start_dev)
+        sign = "=" if best == start else ">" if stage.keep == "perplexity" else "<"
+        measure = "dev perplexity" if stage.keep == "perplexity" else metric
+        said = f"{name} did not improve on the model it started from: {best:.2f} {sign} {start:.2f} ({measure}); "
+        said += f"that model is kept, with its rule {position.rule}"
+    elif dev["value"] < start_dev["value"]:
+        scores = f"{dev['value']:.2f} < {start_dev['value']:.2f} ({metric})"
+        said = f'{name} ends below the model it started from: {scores}; keep = "{stage.keep}" ignores this score'
+    else:
+        return ""
+    causes = [f"too few updates ({updates:,})", "learning rates too high or too low"]
+    if SCORE_RULES[position.rule].adds_up and not rule.adds_up:
+        causes.insert(0, f'rule = "{rule.name}", which ranks by the newest token alone and learns that anew')
+    return f"{said}; common causes: {', '.join(causes)}; {_PAGE} has figures"
