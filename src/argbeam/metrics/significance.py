@@ -1,8 +1,6 @@
-"""Paired bootstrap tests of a difference between two systems."""
+"""Paired bootstrap tests of a difference between two systems, two-tailed."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +11,17 @@ from argbeam.metrics.attachment import AttachmentCounts, attachment_signature
 from argbeam.metrics.bleu import bleu_tokenizer, check_pairs, make_bleu
 
 _SAMPLES, _SEED = 1000, 12345
+_TEST = f"bs:{_SAMPLES}|seed:{_SEED}|tails:2"
 _Counts = NDArray[np.int64]
+_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedBootstrap:
-    """Paired bootstrap test of a system against a baseline; scores are in percent.
+    """Paired bootstrap test of a system against a baseline (Koehn 2004); scores are in percent.
 
-    `p_value` is sacreBLEU's: the share of resampled differences, shifted by their mean, above the observed one. It
-    counts one tail: about half the p of a two-sided test.
+    `p_value` is two-tailed: the share of resampled differences that lie at least as far from their mean, on either side,
+    as the observed difference from 0. It is at least 1 / (samples + 1). Two equal scores have p = 1.
     """
 
     system_score: float
@@ -30,37 +30,31 @@ class PairedBootstrap:
     signature: str
 
 
+def p_text(p_value: float) -> str:
+    """A p-value for tables; the lowest one that so many samples can give is a bound."""
+    lowest = 1 / (_SAMPLES + 1)
+    return f"<= {lowest:.3f}" if p_value <= lowest else f"{p_value:.3f}"
+
+
 def compare_bleu(
     system: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, metric: str
 ) -> dict[str, PairedBootstrap]:
-    """Test a difference in corpus BLEU with sacreBLEU's own paired bootstrap (Koehn 2004), by score name.
+    """Test a difference in corpus BLEU, by score name. `metric` is the signature of the BLEU to be tested.
 
-    `metric` is the signature of the BLEU to be tested. Two equal scores have p = 1 here: sacreBLEU gives
-    1 / (samples + 1), as if equality were significant.
+    Sentences are resampled with sacreBLEU's seed and statistics. Its own p counts one tail: about half of this one.
     """
-    from sacrebleu.significance import PairedTest, Result
-
     check_pairs(system, references)
     check_pairs(baseline, references)
-    with _sacrebleu_seed(_SEED):
-        signatures, columns = PairedTest(
-            [("baseline", baseline), ("system", system)],
-            {"BLEU": make_bleu(bleu_tokenizer(metric))},
-            [references],
-            test_type="bs",
-            n_samples=_SAMPLES,
-        )()
-    baseline_result, system_result = columns["BLEU"]
-    assert isinstance(baseline_result, Result) and isinstance(system_result, Result)
-    assert system_result.p_value is not None
-    equal = system_result.score == baseline_result.score
-    test = PairedBootstrap(
-        system_score=system_result.score,
-        baseline_score=baseline_result.score,
-        p_value=1.0 if equal else system_result.p_value,
-        signature=str(signatures["BLEU"]),
-    )
-    return {"bleu": test}
+    bleu = make_bleu(bleu_tokenizer(metric))
+    statistics = [np.array(bleu._extract_corpus_statistics(one, [references])) for one in (system, baseline)]
+
+    def score(sums: _Counts) -> float:
+        return float(bleu._compute_score_from_stats(sums.tolist()).score)
+
+    counts_MN = _resampled(len(references))
+    scores_M = [np.array([score(sums) for sums in counts_MN @ one_NS]) for one_NS in statistics]
+    scores = [score(one_NS.sum(0)) for one_NS in statistics]
+    return {"bleu": _test(scores, scores_M, f"{bleu.get_signature()}|{_TEST}")}
 
 
 def compare_attachment(
@@ -76,41 +70,36 @@ def compare_attachment(
             "both systems need the same sentences, at least one, with the same words scored"
         )
     words_N = np.array([counts.words for counts in baseline])
-    signature = f"{attachment_signature(punctuation)}|bs:{_SAMPLES}|seed:{_SEED}"
+    signature = f"{attachment_signature(punctuation)}|{_TEST}"
     correct = {
         "uas": np.array([[counts.uas_correct for counts in one] for one in (system, baseline)]),
         "las": np.array([[counts.las_correct for counts in one] for one in (system, baseline)]),
     }
-    return {name: _bootstrap(correct_2N, words_N, f"{name}|{signature}") for name, correct_2N in correct.items()}
+    counts_MN = _resampled(len(words_N))
+    words_M = np.maximum(counts_MN @ words_N, 1)
+    tests = {}
+    for name, correct_2N in correct.items():
+        scores = [100 * int(one_N.sum()) / max(int(words_N.sum()), 1) for one_N in correct_2N]
+        scores_M = [100 * (counts_MN @ one_N) / words_M for one_N in correct_2N]
+        tests[name] = _test(scores, scores_M, f"{name}|{signature}")
+    return tests
 
 
-def _bootstrap(correct_2N: _Counts, words_N: _Counts, signature: str) -> PairedBootstrap:
-    """The test from both systems' right words and the scored words of each sentence."""
-    index_MN = np.random.default_rng(_SEED).choice(len(words_N), size=(_SAMPLES, len(words_N)), replace=True)
-    words_M = np.maximum(words_N[index_MN].sum(1), 1)
-    system, baseline = (100 * int(one_N.sum()) / max(int(words_N.sum()), 1) for one_N in correct_2N)
-    system_M, baseline_M = (100 * one_N[index_MN].sum(1) / words_M for one_N in correct_2N)
-    difference = abs(system - baseline)
+def _resampled(sentences: int) -> _Counts:
+    """How often each sentence occurs in each sample."""
+    index_MN = np.random.default_rng(_SEED).choice(sentences, size=(_SAMPLES, sentences), replace=True)
+    return np.stack([np.bincount(index_N, minlength=sentences) for index_N in index_MN])
+
+
+def _test(scores: Sequence[float], scores_M: Sequence[_Floats], signature: str) -> PairedBootstrap:
+    """The test from the scores of system and baseline, and from those of each sample."""
+    difference = abs(scores[0] - scores[1])
     # Shifted by their mean, the resampled differences are what chance makes of no difference.
-    differences_M = np.abs(system_M - baseline_M)
-    larger = int((differences_M - differences_M.mean() > difference).sum())
-    p_value = 1.0 if difference == 0 else (larger + 1) / (_SAMPLES + 1)
-    return PairedBootstrap(system_score=system, baseline_score=baseline, p_value=p_value, signature=signature)
+    differences_M = scores_M[0] - scores_M[1]
+    as_large = int((np.abs(differences_M - differences_M.mean()) >= difference).sum())
+    p_value = 1.0 if difference == 0 else (as_large + 1) / (_SAMPLES + 1)
+    return PairedBootstrap(system_score=scores[0], baseline_score=scores[1], p_value=p_value, signature=signature)
 
 
 def _extent(by_sentence: Sequence[AttachmentCounts]) -> str:
     return f"{len(by_sentence)} sentences with {sum(counts.words for counts in by_sentence)} scored words"
-
-
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Set the seed of sacreBLEU's significance tests: an environment variable is the only way."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before

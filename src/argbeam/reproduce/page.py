@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from argbeam.metrics.significance import p_text
 from argbeam.reports.page import Page, Plot, Table, write_pages
 from argbeam.reports.plots import Curve, lines_png
 from argbeam.reproduce.corpora import GENERATED
@@ -87,8 +88,8 @@ def gain_table(table: TableResult, reference: RowResult, tests: Significance) ->
         rows.append([row.label, *cells, str(len(row.by_seed.keys() & reference.by_seed.keys()))])
     notes = [
         "Mean over the seeds that both have of the gain over the reference of the same seed; p is the largest of the "
-        "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is made as "
-        "sacreBLEU makes it, which counts one tail: about half the p of a two-sided test."
+        "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is two-tailed where "
+        "its signature says tails:2; tests of version 0.1 count one tail: about half as much."
     ]
     notes += [f"p ({part}): {one}" for part in table.parts for one in tests.signatures(table, reference, part)]
     return Table(f"{table.heading}: gain over {reference.label}", [*_headers(table), "seeds"], rows, notes)
@@ -229,5 +230,5 @@ def _cell(known: Sequence[Summary], *, sign: str = "", spread: bool = True) -> s
 
 
 def _chance(p_values: Sequence[float | None]) -> str:
-    shown = ["-" if one is None else f"{one:.3f}" for one in p_values]
+    shown = ["-" if one is None else p_text(one) for one in p_values]
     return "" if set(shown) <= {"-"} else f" (p {'/'.join(shown)})"

@@ -9,7 +9,7 @@ from typing import Any
 from argbeam.decoding.batch_decoder import Evaluation, evaluate
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, write_atomic, writing
-from argbeam.metrics.significance import compare_attachment, compare_bleu
+from argbeam.metrics.significance import compare_attachment, compare_bleu, p_text
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
@@ -103,13 +103,13 @@ def show_scores(results: Sequence[dict[str, Any]]) -> None:
         row |= {"unfinished": str(result["unfinished"]), "dead": str(result["dead"])}
         if other := result.get("against"):
             row |= {f"{name} {other['run']}": f"{other['scores'][name]:.2f}" for name in other["p_values"]}
-            row |= {f"p ({name})": f"{value:.4f}" for name, value in other["p_values"].items()}
+            row |= {f"p ({name})": p_text(value) for name, value in other["p_values"].items()}
         rows.append(row)
     title = f"{first['system']}, {first['task']}, {first['split']}"
     table(list(rows[0]), [list(row.values()) for row in rows], title=title)
     print(signature_line(first))
     for name, test in first.get("against", {"tests": {}})["tests"].items():
-        print(f"p ({name}): {test}")
+        print(f"p ({name}), two-tailed: {test}")
 
 
 def _check_writable(folder: Path) -> None:

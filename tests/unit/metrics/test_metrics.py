@@ -1,7 +1,6 @@
 """Reported metrics against sacreBLEU, loops over counts, and cases by hand."""
 
 import math
-import os
 import random
 from collections.abc import Iterable
 
@@ -11,12 +10,12 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import _bootstrap_resample
 
 from argbeam.errors import ConfigError
 from argbeam.metrics.attachment import PUNCTUATION, AttachmentCounts, attachment_counts, attachment_signature
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu
+from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu, p_text
 from refusals import refusal
 
 REFERENCES = [
@@ -102,29 +101,40 @@ def test_penn_treebank_punctuation_is_five_tags_and_no_brackets_and_has_its_sign
 
 
 @pytest.mark.parametrize("tokenize", ["none", "13a"])
-def test_paired_bootstrap_of_bleu_is_sacrebleus(monkeypatch: pytest.MonkeyPatch, tokenize: str) -> None:
+def test_paired_bootstrap_of_bleu_counts_both_tails_of_sacrebleus_samples(
+    monkeypatch: pytest.MonkeyPatch, tokenize: str
+) -> None:
+    """sacreBLEU's own p counts one tail of the same samples."""
     references = REFERENCES * 5
     system, baseline = noisy(references, 0.10, seed=1), noisy(references, 0.13, seed=2)
-    names = [("baseline", baseline), ("system", system)]
     monkeypatch.setenv("SACREBLEU_SEED", "12345")
-    bleu = {"BLEU": BLEU(tokenize=tokenize, force=True)}
-    _, columns = PairedTest(names, bleu, [references], test_type="bs", n_samples=1000)()
-    monkeypatch.setenv("SACREBLEU_SEED", "5")
+    bleu = BLEU(tokenize=tokenize, force=True)
+    resampled = [
+        [score.score for score in _bootstrap_resample(bleu._extract_corpus_statistics(one, [references]), bleu)[1]]
+        for one in (system, baseline)
+    ]
+    scores = [bleu.corpus_score(one, [references]).score for one in (system, baseline)]
+    gaps = [ours - theirs for ours, theirs in zip(*resampled, strict=True)]
+    real, mean = scores[0] - scores[1], sum(gaps) / 1000
+    expected = (sum(abs(gap - mean) >= abs(real) for gap in gaps) + 1) / 1001
+    one_tail = (sum(abs(gap) - sum(map(abs, gaps)) / 1000 > abs(real) for gap in gaps) + 1) / 1001
     signature = corpus_bleu(system, references, tokenize=tokenize).signature
     (found,) = compare_bleu(system, baseline, references, metric=signature).values()
-    expected_baseline, expected = columns["BLEU"]
-    assert 0.01 < expected.p_value < 0.99
-    assert found.p_value == expected.p_value
-    assert (found.system_score, found.baseline_score) == (expected.score, expected_baseline.score)
-    assert {"seed:12345", "bs:1000", f"tok:{tokenize}"} <= set(found.signature.split("|"))
-    assert os.environ["SACREBLEU_SEED"] == "5"
+    (swapped,) = compare_bleu(baseline, system, references, metric=signature).values()
+    assert found.p_value == pytest.approx(expected, abs=0.0015)
+    assert swapped.p_value == found.p_value
+    assert 1.3 * one_tail < found.p_value < 1
+    assert [found.system_score, found.baseline_score] == pytest.approx(scores)
+    assert {"seed:12345", "bs:1000", "tails:2", f"tok:{tokenize}"} <= set(found.signature.split("|"))
 
 
-def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+def test_a_clearly_better_bleu_is_significant_and_an_equal_one_is_not() -> None:
     assert bleu_test(HYPOTHESES * 5, WORSE * 5, REFERENCES * 5).p_value == 1 / 1001
     assert bleu_test(HYPOTHESES * 5, HYPOTHESES * 5, REFERENCES * 5).p_value == 1
-    assert "SACREBLEU_SEED" not in os.environ
+
+
+def test_the_lowest_p_of_a_thousand_samples_is_shown_as_a_bound() -> None:
+    assert [p_text(p) for p in (1 / 1001, 2 / 1001, 0.0496, 1.0)] == ["<= 0.001", "0.002", "0.050", "1.000"]
 
 
 @settings(deadline=None, max_examples=50)
@@ -140,11 +150,11 @@ def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cas
         def scores(places: Iterable[int], right: list[list[int]] = right) -> list[float]:
             return [100 * sum(one[i] for i in places) / max(1, sum(words[i] for i in places)) for one in right]
 
-        gaps = [abs(ours - theirs) for ours, theirs in map(scores, resampled)]
-        real = abs(found.system_score - found.baseline_score)
+        gaps = [ours - theirs for ours, theirs in map(scores, resampled)]
+        gaps, real = [abs(gap - sum(gaps) / 1000) for gap in gaps], abs(found.system_score - found.baseline_score)
         # Sums in another order differ in the last bits; a gap that close to the real one may count either way.
-        certain = sum(gap - sum(gaps) / 1000 > real + 1e-9 for gap in gaps)
-        possible = sum(gap - sum(gaps) / 1000 > real - 1e-9 for gap in gaps)
+        certain = sum(gap > real + 1e-9 for gap in gaps)
+        possible = sum(gap > real - 1e-9 for gap in gaps)
         least, most = ((certain + 1) / 1001, (possible + 1) / 1001) if real else (1, 1)
         assert least <= found.p_value <= most
         assert [found.system_score, found.baseline_score] == scores(everything)
@@ -154,7 +164,7 @@ def test_a_clearly_better_parser_is_significant_and_an_equal_one_is_not() -> Non
     good, bad = [counts(10, 9), counts(12, 10)] * 20, [counts(10, 6), counts(12, 8)] * 20
     better = compare_attachment(good, bad, punctuation="ptb")
     assert {name: test.p_value for name, test in better.items()} == {"uas": 1 / 1001, "las": 1 / 1001}
-    assert better["las"].signature == f"las|{attachment_signature('ptb')}|bs:1000|seed:12345"
+    assert better["las"].signature == f"las|{attachment_signature('ptb')}|bs:1000|seed:12345|tails:2"
     assert better["uas"].signature.startswith("uas|")
     assert compare_attachment(good, good, punctuation="ptb")["uas"].p_value == 1
 
