@@ -20,8 +20,8 @@ _Floats = NDArray[np.float64]
 class PairedBootstrap:
     """Paired bootstrap test of a system against a baseline (Koehn 2004); scores are in percent.
 
-    `p_value` is two-tailed: the share of resampled differences that lie at least as far from their mean, on either side,
-    as the observed difference from 0. It is at least 1 / (samples + 1). Two equal scores have p = 1.
+    `p_value` is two-tailed: the share of resampled differences that lie as far from their mean, on either side, as the
+    observed difference from 0, or farther. It is at least 1 / (samples + 1). Two equal scores have p = 1.
     """
 
     system_score: float
