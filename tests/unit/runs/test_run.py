@@ -499,8 +499,8 @@ def test_a_loaded_run_decodes_with_the_rules_it_was_trained_for(whole: Whole, tm
     finish(one_epoch(tmp_path), tmp_path / "run")
     plain = load(tmp_path / "run", device="cpu")
     assert (plain.rule, plain.stop) == (LogprobSum(), StopBest())
-    powered = load(tmp_path / "run", device="cpu", overrides=["decode.length_power=1.0", "decode.stop=top"])
-    assert (powered.rule, powered.stop) == (LogprobSum(1.0), StopTop())
+    powered = load(tmp_path / "run", device="cpu", overrides=["decode.length_power=1.0", "decode.stop=best"])
+    assert (powered.rule, powered.stop) == (LogprobSum(1.0), StopBest())
 
 
 @pytest.mark.parametrize(("updates", "rule"), [(4, LogprobSum()), (11, LastScore())], ids=["pretrain", "bso"])
