@@ -28,6 +28,7 @@ from argbeam.reproduce.folder import (
 from argbeam.reproduce.page import write_page
 from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, make_plan, runs_left
 from argbeam.reproduce.runner import CampaignStep, Show, find_machine, run_steps
+from argbeam.reproduce.sums import FURTHER, GROUPS, chosen_experiments
 from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder, refuse_inside_run
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, parse_recipe, read_recipe_json, recipe_to_toml
@@ -64,8 +65,8 @@ class Campaign:
 def prepare_campaign(
     tables: Sequence[str], *, data: str, out: Path, seeds: int = 1, sets: Sequence[str] = ()
 ) -> Campaign:
-    """Find the corpora and plan the tables; none: all whose corpora are there. Errors come before anything runs."""
-    names = [*(one.name for one in EXPERIMENTS), TIMING]
+    """Find the corpora and plan the tables; none: those of the paper whose corpora are there. Errors come first."""
+    names = [*(one.name for one in (*EXPERIMENTS, *FURTHER)), *GROUPS, TIMING]
     for name in tables:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
@@ -77,7 +78,7 @@ def prepare_campaign(
         refuse_inside_run(out / RUNS)
         out = out.resolve()
     found = find_corpora(data, out / DATA)
-    chosen = [one for one in EXPERIMENTS if not tables or one.name in tables]
+    chosen = chosen_experiments(tables)
     planned = [one for one in chosen if one.corpus in found.corpora]
     absent = [one for one in chosen if one not in planned]
     if absent and (tables or not planned):

@@ -104,6 +104,7 @@ def _epochs(*, train: int, pretrain: int, later: int) -> tuple[str, ...]:
 _SMALL = """
     text.min_count=1 text.fold_digits=false model.vectors="" model.layers=1 model.hidden=48 model.embedding=32
     stages.*.epochs=3 stages.*.first_epoch_by_length=false stages.*.optimizer.encoder=0.05
+    model.heads=4 model.feed_forward=96 stages.*.batch.size=0 batch.size=64 stages.*.optimizer.warmup=20
     stages.*.optimizer.decoder=0.05 stages.*.optimizer.output=0.2 stages.bso.loss.epochs_per_beam=1
     decode.batch=128 runtime.threads=1
 """

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from argbeam.reproduce.paper import BEAMS
+
 TIMING = "timing"
 
 
@@ -27,6 +29,7 @@ class Experiment:
     split: str
     systems: tuple[System, ...]
     references: tuple[str, ...] = ("seq2seq",)
+    beams: tuple[int, ...] = BEAMS
 
 
 def _train_beam(recipe: str, system: str, beam: int) -> System:
@@ -61,12 +64,12 @@ _PARSING = (
     System("ConBSO", "parsing/conbso"),
     _train_beam("parsing/bso", "BSO", 11),
 )
-_AVERAGED = ("stages.train.optimizer.average=0.999",)
+AVERAGED = ("stages.train.optimizer.average=0.999",)
 _SEQ2SEQ = (
     System("seq2seq", "translation/seq2seq"),
     System("seq2seq, by length", "translation/seq2seq", by_length=True),
     # BSO's recipes average their weights: the baseline with the same advantage.
-    System("seq2seq averaged, by length", "translation/seq2seq", "averaged", _AVERAGED, by_length=True),
+    System("seq2seq averaged, by length", "translation/seq2seq", "averaged", AVERAGED, by_length=True),
 )
 _BSO = "translation/bso_01"
 # Pre-training with averaged weights too, and a beam that has its full size after nine epochs instead of eighteen.

@@ -99,7 +99,7 @@ def sentence_length_tables(table: TableResult) -> list[Table]:
     """Gains by sentence length, for test at the middle beam; the first reference's row has its scores."""
     if not table.references or table.planned.split != "test":
         return []
-    reference, beam = table.references[0], table.beams[len(table.beams) // 2]
+    reference, beam = table.references[0], table.beams[(len(table.beams) - 1) // 2]
     lengths = {one: count for one, count in reference.lengths(beam).items() if count >= _FEWEST_OF_A_LENGTH}
     rows = []
     for row in table.rows:
@@ -165,7 +165,7 @@ def plots(results: Results) -> Iterator[Plot]:
         if curves:
             part = table.parts[0].upper()
             title = f"{table.planned.title}, {table.planned.corpus}: gain over {table.references[0].label}, {part}"
-            yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part}", ticks=BEAMS))
+            yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part}", ticks=table.beams))
     if results.timing is not None:
         beams = [beam for beam in PAPER_SPEED if beam]
         ours = {

@@ -37,8 +37,7 @@ class Scoring:
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
-        how = " by length" if self.powers else f" stop {self.stop}" if self.stop else ""
-        return f"{self.split}{how}"
+        return self.split + (" by length" if self.powers else "") + (f" stop {self.stop}" if self.stop else "")
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,16 @@ def make_plan(
     recipes = {one.recipe: load_recipe(shipped_recipes()[one.recipe]) for table in experiments for one in table.systems}
     _check_sets(sets, recipes.values())
     runs: dict[str, PlannedRun] = {}
+    by_digest: dict[str, str] = {}  # of runs from random weights
     # Seed by seed: a stop leaves whole tables of the first seeds, not parts of tables with all of them.
     for seed in seeds:
         for table in experiments:
             corpus = corpora[table.corpus]
             for system in table.systems:
                 recipe = _recipe(recipes[system.recipe], system, corpus, [*sets, f"seed={seed}"])
-                for run in _split(system, recipe, corpus, folder, _scoring(table, system)):
+                for run in _split(system, recipe, corpus, folder, _scoring(table, system), by_digest):
+                    if not run.start:
+                        by_digest.setdefault(_digest(run.recipe), run.name)
                     there = runs.setdefault(run.name, run)
                     assert there.recipe == run.recipe, f"{run.name}: two recipes of one name"
                     runs[run.name] = replace(there, scorings=tuple(dict.fromkeys((*there.scorings, *run.scorings))))
@@ -162,7 +164,7 @@ def _check_sets(sets: Sequence[str], recipes: Collection[Recipe]) -> None:
 
 
 def _scoring(table: Experiment, system: System) -> Scoring:
-    return Scoring(table.split, powers=POWERS if system.by_length else (), stop=system.stop)
+    return Scoring(table.split, table.beams, powers=POWERS if system.by_length else (), stop=system.stop)
 
 
 def _run_name(system: System, corpus: str, seed: int) -> str:
@@ -174,7 +176,7 @@ def _recipe(shipped: Recipe, system: System, corpus: Corpus, sets: Sequence[str]
     """The system's recipe on the corpus, with the overrides `sets`."""
     # A corpus's overrides are for many recipes: those without a key in this recipe are skipped.
     over = [one for one in _for_stages(corpus.sets, shipped) if _has_key(shipped.model_dump(), one)]
-    over += [*system.sets, *_for_stages(sets, shipped)]
+    over += _for_stages([*system.sets, *sets], shipped)
     return parse_recipe(shipped.model_dump(), over, where=str(shipped_recipes()[system.recipe]))
 
 
@@ -200,22 +202,31 @@ def _has_key(table: Any, override: str) -> bool:
     return True
 
 
-def _split(system: System, recipe: Recipe, corpus: Corpus, folder: Path, scoring: Scoring) -> list[PlannedRun]:
-    """The runs of a system: pre-training by itself where the recipe has more than one stage, then the rest."""
+def _split(
+    system: System, recipe: Recipe, corpus: Corpus, folder: Path, scoring: Scoring, by_digest: Mapping[str, str]
+) -> list[PlannedRun]:
+    """The runs of a system: pre-training by itself where the recipe has more than one stage, then the rest.
+
+    Of `by_digest`, the runs planned before, one may be that pre-training.
+    """
     name = _run_name(system, corpus.name, recipe.seed)
     (first, stage), *rest = recipe.stages.items()
     if not rest:
         return [PlannedRun(name, system.recipe, recipe, "", (scoring,), corpus.sentences)]
     before = recipe.model_copy(update={"name": PRETRAIN, "stages": {first: stage}})
-    start = f"{recipe.task.kind}-{PRETRAIN}.{corpus.name}.s{recipe.seed}.{_digest(before)}"
+    there = by_digest.get(_digest(before))
+    start = there or f"{recipe.task.kind}-{PRETRAIN}.{corpus.name}.s{recipe.seed}.{_digest(before)}"
     after = recipe.model_copy(update={"stages": dict(rest), "start": str(folder / start)})
     return [
-        PlannedRun(start, system.recipe, before, "", (), corpus.sentences),
+        *([] if there else [PlannedRun(start, system.recipe, before, "", (), corpus.sentences)]),
         PlannedRun(name, system.recipe, after, start, (scoring,), corpus.sentences),
     ]
 
 
 def _digest(recipe: Recipe) -> str:
-    """A digest of the settings that a trained model depends on; the place of its files is not one."""
-    table = recipe.model_dump(exclude={"runtime": True, "data": {"root": True}, "decode": {"batch": True}})
+    """A digest of the settings that a trained model depends on; names and the place of its files are not among them."""
+    table = recipe.model_dump(
+        exclude={"name": True, "runtime": True, "data": {"root": True}, "decode": {"batch": True}}
+    )
+    table["stages"] = list(table["stages"].values())
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:6]

@@ -113,7 +113,8 @@ def test_what_is_done_here_or_passed_on_is_not_made_again(
 
     monkeypatch.setattr("argbeam.reproduce.campaign.run_steps", no_steps)
     first, second = tmp_path / "first", tmp_path / "second"
-    campaign = prepare(first, "word_ordering", "timing")
+    apart = ("stages.pretrain.epochs=1",)  # or it would be the same training as seq2seq's
+    campaign = prepare(first, "word_ordering", "timing", sets=apart)
     with pytest.raises(ArgbeamError, match=r"steps failed; the first: .*: not now \(.*\.log\)$"):
         run_campaign(campaign, 1)
     runs = campaign.plan.runs
@@ -129,7 +130,7 @@ def test_what_is_done_here_or_passed_on_is_not_made_again(
     second.mkdir()
     for name in ("plan.json", "runs.jsonl"):
         shutil.copy(first / name, second / name)
-    campaign = prepare(second, "word_ordering", "timing")
+    campaign = prepare(second, "word_ordering", "timing", sets=apart)
     assert states(campaign, capsys) == {**trained, done.name: "done, model elsewhere", pretrain.name: "to do"}
     left = {run.name for run in runs} - {done.name}
     assert work_done(campaign, left) == (done.work, sum(run.work for run in runs))
@@ -218,7 +219,11 @@ def test_runs_share_a_device_as_far_as_its_memory_goes(
             ["pasing"],
             "generated",
             "pasing: no such table; did you mean parsing? accepted: word_ordering, train_beam, parsing, translation, "
-            "costs, translation_beam, stops, tatoeba, timing",
+            "costs, translation_beam, stops, tatoeba, sums_translation, sums_word_ordering, sums_parsing, "
+            "sums_tatoeba, "
+            "transformer_translation, transformer_word_ordering, transformer_parsing, transformer_tatoeba, "
+            "transformer_mrt_translation, transformer_mrt_word_ordering, transformer_mrt_parsing, sums, transformer, "
+            "transformer_mrt, timing",
         ),
         (
             ["tatoeba"],

@@ -11,6 +11,7 @@ from argbeam.reproduce.experiments import EXPERIMENTS, Experiment, System
 from argbeam.reproduce.folder import PlanRecord, read_plan, update_plan
 from argbeam.reproduce.paper import PAPER
 from argbeam.reproduce.plan import RunPlan, Scoring, make_plan, runs_left
+from argbeam.reproduce.sums import FURTHER, GROUPS, chosen_experiments
 from argbeam.settings.recipe_files import load_recipe, shipped_recipes
 
 DEMO = {"word_ordering": Corpus("small", ("data.train=20", "data.dev=2", "data.test=2"), 20)}
@@ -75,7 +76,7 @@ def test_test_is_scored_for_tables_of_test_only() -> None:
 
 
 def test_dependencies_come_before_dependants_in_the_plan_of_all_tables() -> None:
-    plan = paper_plan(EXPERIMENTS, seeds=2)
+    plan = paper_plan([*EXPERIMENTS, *FURTHER], seeds=2)
     runs = {run.name: run for run in plan.runs}
     assert len(runs) == len(plan.runs)
     names = list(runs)
@@ -129,10 +130,11 @@ def test_in_each_seed_the_run_with_most_to_come_is_first() -> None:
 
 
 def test_overrides_go_to_the_stages_that_there_are() -> None:
-    """seq2seq has the stage `train`, BSO `pretrain` and `bso`; a star is for all."""
-    plan = planned(experiment("a", SEQ2SEQ, BSO), sets=("stages.*.epochs=2", "stages.bso.epochs=3", "model.hidden=7"))
+    """seq2seq has the stage `train`, BSO `pretrain` and `bso`; a star is for all, and the last one wins."""
+    sets = ("stages.*.epochs=2", "stages.pretrain.epochs=1", "stages.bso.epochs=3", "model.hidden=7")
+    plan = planned(experiment("a", SEQ2SEQ, BSO), sets=sets)
     epochs = {name: stage.epochs for run in plan.runs for name, stage in run.recipe.stages.items()}
-    assert epochs == {"train": 2, "pretrain": 2, "bso": 3}
+    assert epochs == {"train": 2, "pretrain": 1, "bso": 3}
     assert {run.recipe.model.hidden for run in plan.runs} == {7}
     with pytest.raises(ConfigError) as error:
         planned(experiment("a", SEQ2SEQ), sets=("stages.bsso.epochs=3",))
@@ -176,5 +178,58 @@ def test_every_row_of_the_paper_is_a_row_of_ours() -> None:
     rows = {one.name: {system.label for system in one.systems} for one in EXPERIMENTS}
     for name, table in PAPER.items():
         assert set(table.rows) <= rows[name]
-    for one in EXPERIMENTS:
-        assert set(one.references) <= rows[one.name]
+    for one in (*EXPERIMENTS, *FURTHER):
+        assert set(one.references) <= {system.label for system in one.systems} and one.references
+
+
+def test_a_first_stage_that_is_a_system_of_its_own_is_trained_once() -> None:
+    """Five epochs of seq2seq are the pre-training of BSO, whatever the stages are called; they are a row, too."""
+    baseline = System("baseline", "demo/seq2seq", "short", ("stages.train.epochs=5",))
+    first = planned(experiment("a", baseline, BSO, CONBSO))
+    seq2seq, bso, conbso = first.runs
+    assert bso.start == conbso.start == seq2seq.name
+    assert bso.recipe.start == str(Path("runs") / seq2seq.name)
+    assert seq2seq.scorings == (TEST,)
+    assert runs_left(first, trained=(), scored={seq2seq.name: {TEST}, bso.name: {TEST}}).keys() == {
+        seq2seq.name,
+        conbso.name,
+    }
+
+
+def test_transformers_and_from_averaged_lstms_start_from_their_own_baselines() -> None:
+    plan = paper_plan(FURTHER)
+    runs = {run.name: run for run in plan.runs}
+    for run in plan.runs:
+        if run.name.startswith("transformer-") and "cross_entropy" not in run.name:
+            assert "cross_entropy" in run.start and runs[run.start].scorings, run.name
+
+
+def test_tables_are_chosen_by_name_or_group_and_without_names_they_are_the_papers() -> None:
+    assert chosen_experiments([]) == list(EXPERIMENTS)
+    assert chosen_experiments(["sums"]) == list(GROUPS["sums"])
+    names = [one.name for one in chosen_experiments(["transformer_mrt", "costs", "sums_parsing"])]
+    assert names == ["costs", "sums_parsing", *(one.name for one in GROUPS["transformer_mrt"])]
+    assert {one.name for one in GROUPS["transformer"]} > {one.name for one in GROUPS["transformer_mrt"]}
+    assert not GROUPS.keys() & {one.name for one in (*EXPERIMENTS, *FURTHER)}
+
+
+def test_further_tables_are_scored_at_wide_beams_and_as_servers_search() -> None:
+    (table,) = chosen_experiments(["transformer_translation"])
+    (run,) = (run for run in paper_plan([table]).runs if "logprob" in run.name)
+    own, served = run.scorings
+    assert (own.beams, own.powers, own.stop) == ((1, 5, 10, 50), (), "")
+    assert (served.beams, served.stop, bool(served.powers), str(served)) == (
+        (1, 5, 10, 50),
+        "best",
+        True,
+        "test by length stop best",
+    )
+
+
+def test_every_override_of_a_system_is_for_a_stage_that_one_of_its_table_has() -> None:
+    """Overrides for stages that a recipe lacks are left out, so that a slip in a stage's name would be silent."""
+    for table in (*EXPERIMENTS, *FURTHER):
+        recipes = [load_recipe(shipped_recipes()[system.recipe]) for system in table.systems]
+        known = {stage for recipe in recipes for stage in recipe.stages}
+        keys = [override.split(".") for system in table.systems for override in system.sets]
+        assert {key[1] for key in keys if key[0] == "stages"} <= known, table.name

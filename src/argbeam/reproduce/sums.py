@@ -1,0 +1,128 @@
+"""Tables beyond the paper: prefixes ranked by sums, with LSTMs and with Transformers."""
+
+from collections.abc import Sequence
+
+from argbeam.reproduce.experiments import AVERAGED, EXPERIMENTS, Experiment, System
+from argbeam.reproduce.paper import BEAMS
+
+# A beam of 50 shows whether wide beams hurt.
+_WIDE = (*BEAMS, 50)
+_SUMS = ("stages.bso.loss.rule=score_sum",)
+# The Transformers' vocabulary in translation: words seen once are UNK.
+_MIN_COUNT = ("text.min_count=2",)
+_LSTM = ("seq2seq averaged", "seq2seq averaged, by length")
+_TRANSFORMER = ("cross-entropy", "cross-entropy, by length")
+
+
+def _lstm_translation(variant: str, *pretrain: str) -> tuple[System, ...]:
+    """With `pretrain` the stage before BSO is the whole averaged baseline, which is trained once for both."""
+    seq2seq, bso = "translation/seq2seq", "translation/bso_01"
+    baseline = (*_MIN_COUNT, *AVERAGED)
+    from_baseline = ("stages.pretrain.optimizer.average=0.999", "stages.bso.loss.epochs_per_beam=1", *pretrain)
+    return (
+        System(_LSTM[0], seq2seq, "averaged_min2", baseline),
+        System(_LSTM[1], seq2seq, "averaged_min2", baseline, by_length=True),
+        System("BSO, sums of scores", bso, "sums_min2", (*_MIN_COUNT, *_SUMS)),
+        System("BSO, sums of scores, from averaged", bso, variant, (*_MIN_COUNT, *_SUMS, *from_baseline)),
+    )
+
+
+_LSTM_WORD_ORDERING = (
+    System("seq2seq", "word_ordering/seq2seq"),
+    System(_LSTM[0], "word_ordering/seq2seq", "averaged", AVERAGED),
+    System("BSO, sums of scores", "word_ordering/bso", "sums", _SUMS),
+    System("ConBSO, sums of scores", "word_ordering/conbso", "sums", _SUMS),
+)
+_LSTM_PARSING = (
+    System("seq2seq", "parsing/seq2seq"),
+    System(_LSTM[0], "parsing/seq2seq", "averaged", AVERAGED),
+    System("ConBSO, sums of scores", "parsing/conbso", "sums", _SUMS),
+)
+
+
+def _transformer_translation(variant: str = "", *sets: str) -> tuple[System, ...]:
+    """The model of log-probabilities is searched in two ways: its own, and that of servers (refilled, by length)."""
+    names = ("cross_entropy", "bso", "bso_logprob")
+    baseline, scores, logprobs = (f"transformer/translation_{name}" for name in names)
+    return (
+        System(_TRANSFORMER[0], baseline, variant, sets),
+        System(_TRANSFORMER[1], baseline, variant, sets, by_length=True),
+        System("BSO, sums of scores", scores, variant, sets),
+        System("BSO, sums of log-probabilities", logprobs, variant, sets),
+        System("BSO, sums of log-probabilities, by length", logprobs, variant, sets, by_length=True, stop="best"),
+    )
+
+
+def _transformer_constrained(task: str) -> tuple[System, ...]:
+    return (
+        System(_TRANSFORMER[0], f"transformer/{task}_cross_entropy"),
+        System("ConBSO, sums of scores", f"transformer/{task}_conbso"),
+        System("ConBSO, sums of log-probabilities", f"transformer/{task}_conbso_logprob"),
+    )
+
+
+def _minimum_risk(task: str) -> tuple[System, ...]:
+    baseline, mrt = f"transformer/{task}_cross_entropy", f"transformer/{task}_mrt"
+    by_length = (
+        System(_TRANSFORMER[1], baseline, by_length=True),
+        System("MRT, by length", mrt, by_length=True),
+    )
+    return (System(_TRANSFORMER[0], baseline), System("MRT", mrt), *(by_length if task == "translation" else ()))
+
+
+def _tables(
+    group: str, title: str, references: tuple[str, ...], systems: dict[str, tuple[System, ...]]
+) -> tuple[Experiment, ...]:
+    """A table for each corpus, all scored on test."""
+    return tuple(
+        Experiment(f"{group}_{corpus}", title, corpus, "test", rows, _present(references, rows), _WIDE)
+        for corpus, rows in systems.items()
+    )
+
+
+def _present(references: tuple[str, ...], rows: tuple[System, ...]) -> tuple[str, ...]:
+    return tuple(label for label in references if label in {row.label for row in rows})
+
+
+# Five times the pairs of Multi30k: fewer epochs are more updates.
+_TATOEBA_EPOCHS = ("stages.cross_entropy.epochs=12", "stages.bso.epochs=6")
+_SUMS_TABLES = _tables(
+    "sums",
+    "LSTM with sums",
+    _LSTM,
+    {
+        "translation": _lstm_translation("sums_from_averaged", "stages.pretrain.epochs=16"),
+        "word_ordering": _LSTM_WORD_ORDERING,
+        "parsing": _LSTM_PARSING,
+        "tatoeba": _lstm_translation("sums_tatoeba", "stages.pretrain.epochs=12", "stages.pretrain.patience=3"),
+    },
+)
+_TRANSFORMER_TABLES = _tables(
+    "transformer",
+    "Transformer",
+    _TRANSFORMER,
+    {
+        "translation": _transformer_translation(),
+        "word_ordering": _transformer_constrained("word_ordering"),
+        "parsing": _transformer_constrained("parsing"),
+        "tatoeba": _transformer_translation("tatoeba", *_TATOEBA_EPOCHS),
+    },
+)
+_MRT_TABLES = _tables(
+    "transformer_mrt",
+    "Transformer, minimum risk",
+    _TRANSFORMER,
+    {task: _minimum_risk(task) for task in ("translation", "word_ordering", "parsing")},
+)
+FURTHER = (*_SUMS_TABLES, *_TRANSFORMER_TABLES, *_MRT_TABLES)
+GROUPS = {
+    "sums": _SUMS_TABLES,
+    "transformer": (*_TRANSFORMER_TABLES, *_MRT_TABLES),
+    "transformer_mrt": _MRT_TABLES,
+}
+
+
+def chosen_experiments(names: Sequence[str]) -> list[Experiment]:
+    """The tables of these names, or of groups of them; without names, those of the paper."""
+    chosen = {*names, *(table.name for name in names for table in GROUPS.get(name, ()))}
+    return [one for one in (*EXPERIMENTS, *FURTHER) if one.name in chosen] if names else list(EXPERIMENTS)
