@@ -31,7 +31,7 @@ from argbeam.training.loop import Trainer
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.state import Position
 from argbeam.training.step import TrainStep
-from small_runs import BSO, PRETRAIN, RATES, same_tensors, short_text, small_recipe
+from small_runs import BSO, PRETRAIN, RATES, SMOOTHED, same_tensors, short_text, small_recipe
 from tape import TapeRecorder
 
 CPU = torch.device("cpu")
@@ -349,13 +349,18 @@ def test_bad_gradients_among_good_ones_do_not_end_training(tmp_path: Path, monke
     assert [record["not_finite"] for record in records_of(list(trainer.events()), "epoch")] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("model", ["lstm", "lstm_lm", "conv"])
-@pytest.mark.parametrize("loss", [PRETRAIN["loss"], BSO["loss"]], ids=["cross_entropy", "bso"])
+LOGPROBS = {**BSO["loss"], "rule": "logprob_sum"}
+
+
+@pytest.mark.parametrize("model", ["lstm", "lstm_lm", "conv", "transformer", "transformer_lm"])
+@pytest.mark.parametrize("loss", [SMOOTHED, BSO["loss"], LOGPROBS], ids=["smoothed", "bso", "logprobs"])
 def test_bf16_trains_and_scores_and_weights_stay_float32(tmp_path: Path, loss: dict[str, Any], model: str) -> None:
     """Its loss is near float32's: bfloat16 has eight bits, and the first loss is that of the same weights."""
     losses = {}
     for precision in ("float32", "bf16"):
-        overrides = (f"runtime.precision={precision}", f"model.kind={model}", "model.dropout=0.0")
+        sizes = "heads=2, feed_forward=8, layers=1" if "transformer" in model else "embedding=5"
+        table = f"model={{kind='{model}', hidden=6, dropout=0.0, {sizes}}}"
+        overrides = (f"runtime.precision={precision}", table)
         recipe = one_stage(tmp_path, *overrides, epochs=1, loss=loss)
         trainer = trainer_of(recipe)
         batch = trainer.plan.batch([0, 1])
