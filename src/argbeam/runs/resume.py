@@ -107,4 +107,7 @@ def _is_open(line: str, recipe: Recipe, position: Position | None, *, moved: boo
     if key not in ends or position is None:
         return key in ends
     number, name = ends[key]
+    begun = number == position.stage and (position.epoch, position.batch) != (0, 0)
+    if begun and key.endswith(".epochs") and recipe.stages[name].optimizer.follows_epochs:
+        return False  # with another number of epochs it would have had other rates from the start
     return number > position.stage or (number == position.stage and recipe.stages[name].epochs >= position.epoch)

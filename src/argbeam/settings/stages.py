@@ -1,6 +1,6 @@
 """Settings of training: batches, optimizers, stages."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -53,6 +53,7 @@ Average = Annotated[
 class AdagradOptimizer(Settings):
     """Adagrad with a learning rate for each module and a bound on the gradient's norm."""
 
+    follows_epochs: ClassVar[bool] = False
     kind: Literal["adagrad"] = "adagrad"
     encoder: float = Field(ge=0, description="learning rate of the encoder")
     decoder: float = Field(ge=0, description="learning rate of the decoder")
@@ -94,6 +95,11 @@ class AdamWOptimizer(Settings):
     )
     max_norm: MaxNorm = 5.0
     average: Average = 0.0
+
+    @property
+    def follows_epochs(self) -> bool:
+        """Whether rates depend on the number of epochs."""
+        return self.schedule == "cosine"
 
 
 # The paper's optimizer is the default kind.

@@ -103,6 +103,23 @@ def test_a_run_with_adamw_stopped_and_resumed_goes_on_to_the_same_end(
     assert_same_end(tmp_path, undisturbed)
 
 
+@pytest.mark.parametrize(("schedule", "accepted"), [("cosine", False), ("constant", True)])
+def test_epochs_are_added_where_they_change_no_rate_so_far(tmp_path: Path, schedule: str, accepted: bool) -> None:
+    """Two epochs and one more are three from the start; a cosine over three has other rates in the first two."""
+    stage = {**PRETRAIN, "epochs": 2, "optimizer": {**ADAMW, "schedule": schedule}}
+    recipe, data = small_recipe(data=short_text(tmp_path), stages={"only": stage}), short_text(tmp_path)
+    longer = small_recipe(data=data, stages={"only": {**stage, "epochs": 3}})
+    finish(recipe, tmp_path / "run")
+    if not accepted:
+        assert refusal(finish, longer, tmp_path / "run", error=ConfigError) == (
+            f"{tmp_path / 'run'}: the run there has another recipe: stages.only.epochs: 2 -> 3; choose another --out"
+        )
+        return
+    finish(longer, tmp_path / "run")
+    finish(longer, tmp_path / "whole")
+    assert same_tensors(final_tensors(tmp_path / "run"), final_tensors(tmp_path / "whole"))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_that_dies_again_and_again_goes_on_to_the_same_end(whole: Whole, tmp_path: Path, seed: int) -> None:
     """After one to seven events each time, with nothing saved when it dies but a checkpoint every two updates."""
