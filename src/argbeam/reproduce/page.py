@@ -189,19 +189,25 @@ def _gain_curves(table: TableResult) -> Iterator[Curve]:
             spreads = tuple(one.spread or 0.0 for one in points.values())
             means = [one.mean for one in points.values()]
             yield Curve(row.label, list(points), means, spread=spreads if any(spreads) else ())
-            gains = zip(BEAMS, _paper_gains(table, row, reference), strict=True)
+            gains = zip(_paper_beams(table), _paper_gains(table, row, reference), strict=True)
             paper = {beam: parts[0] for beam, parts in gains if parts}
             if paper:
                 yield Curve(f"{row.label}, paper", list(paper), list(paper.values()), dashed=True)
 
 
 def _headers(table: TableResult) -> list[str]:
-    return ["system", *(f"paper, beam {beam}" for beam in BEAMS), *(f"beam {beam}" for beam in table.beams)]
+    paper = (f"paper, beam {beam}" for beam in _paper_beams(table))
+    return ["system", *paper, *(f"beam {beam}" for beam in table.beams)]
+
+
+def _paper_beams(table: TableResult) -> Sequence[int]:
+    """The paper's beams; none where it has no such table."""
+    return BEAMS if table.planned.name in PAPER else ()
 
 
 def _paper_row(table: TableResult, label: str) -> Sequence[Scores | None]:
     paper = PAPER.get(table.planned.name)
-    return paper.rows.get(label, (None,) * len(BEAMS)) if paper else (None,) * len(BEAMS)
+    return paper.rows.get(label, (None,) * len(BEAMS)) if paper else ()
 
 
 def _paper_gains(table: TableResult, row: RowResult, reference: RowResult) -> list[list[float]]:

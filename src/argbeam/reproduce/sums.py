@@ -12,6 +12,12 @@ _SUMS = ("stages.bso.loss.rule=score_sum",)
 _MIN_COUNT = ("text.min_count=2",)
 _LSTM = ("seq2seq averaged", "seq2seq averaged, by length")
 _TRANSFORMER = ("cross-entropy", "cross-entropy, by length")
+_TASKS = {
+    "translation": "Translation, min_count 2",
+    "word_ordering": "Word ordering",
+    "parsing": "Dependency parsing",
+    "tatoeba": "Translation, Tatoeba, min_count 2",
+}
 
 
 def _lstm_translation(variant: str, *pretrain: str) -> tuple[System, ...]:
@@ -75,7 +81,9 @@ def _tables(
 ) -> tuple[Experiment, ...]:
     """A table for each corpus, all scored on test."""
     return tuple(
-        Experiment(f"{group}_{corpus}", title, corpus, "test", rows, _present(references, rows), _WIDE)
+        Experiment(
+            f"{group}_{corpus}", f"{_TASKS[corpus]}, {title}", corpus, "test", rows, _present(references, rows), _WIDE
+        )
         for corpus, rows in systems.items()
     )
 
