@@ -26,6 +26,16 @@ def writing(path: Path | str, hint: str, error: type[ArgbeamError] = ArgbeamErro
         yield
 
 
+def check_there(path: Path, hint: str) -> None:
+    """A DataError where nothing is at the path, or where it cannot be looked at; `hint` ends the message."""
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {hint}") from None
+    except (OSError, ValueError):
+        raise DataError(f"{path}: no such file; {hint}") from None
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to the disk. After a kill at any moment, `path` has its old content or all of the new.
 

@@ -14,7 +14,7 @@ from argbeam.data.batches import Example
 from argbeam.data.example_store import StoredExamples, write_store
 from argbeam.data.readers.text import COMPRESSIONS, unpacked
 from argbeam.errors import DataError
-from argbeam.files import reading, writing
+from argbeam.files import check_there, reading, writing
 from argbeam.runs.layout import STORE
 from argbeam.settings import IwsltData, Recipe
 from argbeam.tasks import TASKS
@@ -43,10 +43,9 @@ def check_files(recipe: Recipe) -> None:
     named = named_files(recipe.data)
     named += [("model.vectors", vectors_path(recipe))] if recipe.model.vectors else []
     for key, path in named:
-        if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises where a name is too long
-            others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
-            hint = next((f", but {other.name} is there" for other in others if os.path.exists(other)), "")  # noqa: PTH110
-            raise DataError(f"{path}: no such file; {key} names it{hint}")
+        others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
+        hint = next((f", but {other.name} is there" for other in others if os.path.exists(other)), "")  # noqa: PTH110
+        check_there(path, f"{key} names it{hint}")
 
 
 def vectors_path(recipe: Recipe) -> Path:

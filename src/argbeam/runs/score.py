@@ -8,7 +8,7 @@ from typing import Any
 
 from argbeam.decoding.batch_decoder import Evaluation, evaluate
 from argbeam.errors import ArgbeamError, DataError
-from argbeam.files import append_record, write_atomic, writing
+from argbeam.files import append_record, check_there, write_atomic, writing
 from argbeam.metrics.significance import compare_attachment, compare_bleu, p_text
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
@@ -121,8 +121,8 @@ def _check_writable(folder: Path) -> None:
 def _check_files(run: Run, split: str) -> None:
     """The files of the split must be where the recipe has them."""
     for key, path in named_files(run.recipe.data):
-        if key.startswith(f"data.{split}") and not os.path.exists(path):  # noqa: PTH110 - a name may be too long
-            raise DataError(f"{path}: no such file; {key} names it; --data DIR says where the data is now")
+        if key.startswith(f"data.{split}"):
+            check_there(path, f"{key} names it; --data DIR says where the data is now")
 
 
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:

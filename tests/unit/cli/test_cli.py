@@ -4,7 +4,6 @@ import gzip
 import json
 import lzma
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 
 from argbeam.cli import app as cli
@@ -66,6 +66,38 @@ def test_the_module_prints_without_importing_torch(verb: str, printed: str) -> N
     assert printed in done.stdout and done.stdout.splitlines()[-1] == "False"
 
 
+def test_every_verb_has_whole_lines_of_help_and_an_example(argbeam: Command) -> None:
+    verbs = argbeam("-h").stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in verbs] == list(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    assert all(line.endswith(".") and not line.endswith("...") for line in verbs)
+    for line in verbs:
+        verb = line.split()[0]
+        done = argbeam(verb, "-h")
+        assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith(f"  Example: argbeam {verb}")
+        assert argbeam(verb, "--help").stdout == done.stdout
+    assert argbeam().stdout == argbeam("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("argbeam ev", "evaluate"),
+        ("argbeam train demo/bs", "demo/bso"),
+        ("argbeam train demo/bso --set model.hid", "model.hidden="),
+        ("argbeam evaluate run --split d", "dev"),
+        ("argbeam decode run --n", "--n-best"),
+    ],
+)
+def test_a_shell_completes_verbs_options_recipes_and_settings(
+    argbeam: Command, monkeypatch: pytest.MonkeyPatch, line: str, offered: str
+) -> None:
+    words = line.split()
+    monkeypatch.setenv("_ARGBEAM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert offered in argbeam().stdout.split()
+
+
 def test_the_version_is_that_of_the_package(argbeam: Command) -> None:
     done = argbeam("--version")
     assert (done.returncode, done.stdout) == (0, f"argbeam {version('argbeam')}\n")
@@ -90,65 +122,8 @@ def test_train_prints_its_stages_and_resuming_a_finished_run_does_nothing(argbea
     again = argbeam("train", recipe, "--out", tmp_path / "run")
     assert (again.returncode, again.stdout) == (0, done.stdout)
     assert "training is finished; nothing to do" in again.stderr
-
-
-WHOLE = "accepted: whole numbers from 1 to 10000, such as 1,5,10"
-NO_PARSER = "was trained for word_ordering; a run of parsing is needed"
-METRICS = "only numbers of one metric can be compared"
-OTHERS = "scored on other sentences; the same ones are needed"
-CORPORA = "no corpus for it under .: Penn Treebank...LDC99T42...UD_English-EWT..."
-TAKEN = "is the input; another file is needed"
-SHIPPED = f"neither a file nor a shipped recipe; did you mean demo/bso? shipped: {', '.join(shipped_recipes())}"
-SEARCH = "a trained run takes decode.*, runtime.* and data.root only"
-RESUMES = "`argbeam train` makes one, and resumes a run that was stopped"
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("train demo/bos --out run", f"demo/bos: {SHIPPED}"),
-        ("train demo/bso --out run --set model.hiden=3", "--set: unknown key model.hiden; did you mean model.hidden?"),
-        ("train demo/bso --out run --data no", "--data no: demo/bso reads no files; its data is generated"),
-        ("train word_ordering/bso --out run --data nowhere", "nowhere..."),  # --data sets the root
-        ("decode {ordering} --input no", "cannot read no: No such file or directory; a file is expected"),
-        ("decode {ordering} --input no --output in", "cannot read no: ..."),
-        ("decode {ordering} --output .", "cannot write .: Is a directory; a file is expected"),
-        ("decode {ordering} --output {long}", "cannot write {long}: File name too long; a file is expected"),
-        ("decode {ordering} --input in --output in", f"--output in: {TAKEN}"),
-        ("decode {ordering} --input in --trace link", f"--trace link: {TAKEN}"),
-        ("decode no", "no: no such run folder, and no such checkpoint file"),
-        ("decode .", ".: not a run: recipe.json is missing; `argbeam train` makes a run"),
-        ("decode unfinished", f"unfinished: holds no finished model; {RESUMES}"),
-        ("decode {ordering} --set model.hidden=9", f"--set model.hidden=9: {SEARCH}"),
-        ("decode {ordering} --beam 10001", "--beam 10001: accepted: a whole number from 0 to 10000"),
-        ("decode {ordering} --n-best 10001", "--n-best 10001: accepted: a whole number from 1 to 10000"),
-        ("decode {parsing} --conll --n-best 2", "--conll with --n-best: a treebank file holds one tree..."),
-        ("decode {parsing} --conll --scores", "--conll with --scores: a treebank file holds one tree..."),
-        ("decode {parsing} --conll --trace trace", "--conll with --trace: a treebank file holds one tree..."),
-        ("decode {parsing} --conll --json", "--conll with --json: a treebank file holds one tree..."),
-        ("decode {ordering} --conll --output in", f"--conll: {{ordering}} {NO_PARSER}"),
-        ("evaluate {bso} --set decode.length_power=1.0", "{bso}: ...; must be 0 after bso, ..."),
-        ("evaluate {ordering} --beam 1 --against {parsing}", f"{{ordering}} and {{parsing}}: ...; {METRICS}"),
-        ("evaluate {ordering} --beam 1 --against {translation}", f"{{ordering}} and {{translation}}: {OTHERS}"),
-        ("evaluate {ordering} --split train", "--split train: accepted: dev, test"),
-        *((f"evaluate {{ordering}} --beam={b}", f"--beam {b}: {WHOLE}") for b in ("0", "1,x", "", "-1", "1,,2")),
-        ("bench --beams 0", f"--beams 0: {WHOLE}"),
-        ("bench --test-beams 0", f"--test-beams 0: {WHOLE}"),
-        ("reproduce parsing --data . --out out", f"parsing: {CORPORA}"),
-    ],
-)
-def test_what_is_refused_is_told_in_one_line(
-    argbeam: Command, runs: dict[str, Path], in_folder: Path, command: str, said: str
-) -> None:
-    """Three dots stand for any text; a file that was there is not written over."""
-    (in_folder / "unfinished").mkdir()
-    (in_folder / "unfinished" / "recipe.json").write_text("{}")
-    names = {"long": "x" * 300, **runs}
-    done = argbeam(*command.format(**names).split())
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    expected = f"argbeam: error: {said.format(**names)}\n".split("...")
-    assert re.fullmatch(".*".join(map(re.escape, expected)), done.stderr, re.DOTALL)
-    assert (in_folder / "in").read_text() == "x y\n"
+    for said in (done.stderr, again.stderr):
+        assert said.splitlines()[-1] == f"next: argbeam evaluate {tmp_path / 'run'}"
 
 
 @pytest.mark.parametrize(("stream", "mode", "paths"), [("stdin", "r", ("-", "link")), ("stdout", "a", ("in", "-"))])
@@ -157,7 +132,10 @@ def test_an_input_that_is_a_standard_stream_is_not_written_over(
 ) -> None:
     with (in_folder / "in").open(mode) as standard, monkeypatch.context() as patched:
         patched.setattr(sys, stream, standard)
-        assert refusal(opened(ALONE, *paths).__enter__, error=ConfigError) == f"--output {paths[1]}: {TAKEN}"
+        assert (
+            refusal(opened(ALONE, *paths).__enter__, error=ConfigError)
+            == f"--output {paths[1]}: is the input; another file is needed"
+        )
     assert (in_folder / "in").read_text() == "x y\n"
 
 
@@ -233,6 +211,63 @@ def test_a_word_of_a_million_letters_is_a_word(argbeam: Command, runs: dict[str,
     done = argbeam("decode", runs["ordering"], "--input", tmp_path / "in", "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert sorted(map(len, (tmp_path / "out").read_text().split())) == [1, 1_000_000]
+
+
+@pytest.mark.parametrize("name", ["ordering", "parsing", "translation"])
+def test_a_blank_line_gives_an_empty_output_in_its_place(argbeam: Command, runs: dict[str, Path], name: str) -> None:
+    words = argbeam("decode", runs[name], stdin=b"ira ela\n").stdout
+    done = argbeam("decode", runs[name], stdin=b"\nira ela\n \t\nira ela\n\n")
+    assert (done.returncode, done.stdout) == (0, f"\n{words}\n{words}\n")
+    assert "unfinished" not in done.stderr or "of 5 lines" in done.stderr
+    columns = argbeam("decode", runs[name], "--n-best", "2", "--scores", stdin=b"\nira\n\n").stdout.splitlines()
+    assert (columns[0], columns[-1]) == ("1\t0\t", "3\t0\t")
+    answers = argbeam("decode", runs[name], "--json", stdin=b"\nira\n").stdout.splitlines()
+    assert json.loads(answers[0]) == {"input": "", "outputs": [], "dead": False}
+
+
+def test_unknown_words_are_counted(argbeam: Command, runs: dict[str, Path]) -> None:
+    said = "argbeam: {} of {} words are unknown: the training data does not have them\n"
+    assert argbeam("decode", runs["ordering"], stdin=b"v w x y z\n").stderr == said.format(5, 5)
+    assert argbeam("decode", runs["ordering"], stdin=b"ira .\n\nx ira\n").stderr == said.format(1, 4)
+    assert argbeam("decode", runs["ordering"], stdin=b"ira .\n").stderr == ""
+
+
+def test_evaluate_can_leave_a_run_as_it_is(argbeam: Command, runs: dict[str, Path]) -> None:
+    """Neither its scores nor the length power that dev decides are saved; the numbers are the same."""
+    files = ("predictions", "evaluations.jsonl", "length_power.jsonl")
+    asked = ("evaluate", runs["translation"], "--beam", "2", "--split", "dev", "--json")
+    before = {path: path.stat().st_mtime_ns for path in runs["translation"].rglob("*")}
+    found = argbeam(*asked, "--no-keep", "--against", runs["translation"])
+    assert found.returncode == 0, found.stderr
+    assert {path: path.stat().st_mtime_ns for path in runs["translation"].rglob("*")} == before
+    record = json.loads(found.stdout)
+    record.pop("against")
+    assert record == json.loads(argbeam(*asked).stdout)
+    assert any((runs["translation"] / name).exists() for name in files)
+
+
+def test_the_signature_tells_the_constraint_of_training_from_that_of_decoding(
+    argbeam: Command, runs: dict[str, Path]
+) -> None:
+    for name, constraints in (
+        ("ordering", "trained:unconstrained|decoded:constrained"),
+        ("translation", "trained:unconstrained|decoded:unconstrained"),
+    ):
+        done = argbeam("evaluate", runs[name], "--beam", "1", "--no-keep")
+        assert f"|{constraints}|" in done.stdout.splitlines()[-1]
+
+
+def test_decode_and_evaluate_take_the_threads_of_the_recipe(
+    argbeam: Command, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small model takes one thread: its operations are shorter than the wait of threads for one another."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    for verb, *options in (("decode",), ("evaluate", "--beam", "1", "--no-keep")):
+        argbeam(verb, runs["ordering"], *options, "--set", "runtime.threads=3")
+        argbeam(verb, runs["ordering"], *options)
+    assert chosen == [3, 1, 3, 1]
 
 
 def test_n_best_and_scores_are_columns_best_first(argbeam: Command, runs: dict[str, Path]) -> None:

@@ -83,6 +83,8 @@ USAGE = [
 RECIPES = [
     ("recipes demo/bos", "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? ..."),
     ("recipes ''", "...neither a file nor a shipped recipe; ..."),
+    ("train demo/bos --out x", "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? shipped: ..."),
+    ("train demo/bso --out x --data .", "--data .: demo/bso reads no files; its data is generated"),
     ("train . --out x", ".: neither a file nor a shipped recipe; ..."),
     ("train pipe --out x", "pipe: neither a file nor a shipped recipe; ..."),
     ("train empty --out x", "empty: missing key name, a string (and 3 more)"),
@@ -138,6 +140,7 @@ SETS = [
     ("stages.bsoo.epochs=3", "--set ...: unknown key stages.bsoo; ..."),
     ("stages.pretrain.loss.kind=xent", '--set: stages.pretrain.loss.kind = "xent": ...'),
     ("decode.beam=0", "--set: decode.beam = 0: must be at least 1 and at most 10000"),
+    ("model.hidden=1000000", "out of memory; a smaller batch ..."),
     ("data.train=0", "--set: data.train = 0: must be at least 1"),
     ("text.subwords=100", "{recipe}: text.subwords = 100: only for translation; ..."),
     ("text.max_length=1", "no training sentence is left (40 too long); ..."),
@@ -155,6 +158,7 @@ DATA = [
     ("text.gz", "text", "text.gz: damaged or not a whole .gz file (...)"),
     ("text.xz", "text", "text.xz: damaged or not a whole .xz file (...)"),
     ("x" * 300, "text", "...: no such file; data.train names it"),
+    ("sparse", "text", "sparse:1: a line of more than 64 MiB; lines end in a newline"),
     ("text", "conllu", "text:1: 1 tab-separated columns; a conllu line has 10"),
     ("text", "conllx", "text:1: 1 tab-separated columns; a conllx line has 8 to 10"),
     ("root", "conllu", "root:2: a second root (words 1 and 2); one word has head 0"),
@@ -185,11 +189,14 @@ RUNS = [
     ("decode {ordering} --input folder", "cannot read folder: Is a directory; a file is expected"),
     ("decode {ordering} --input {long}", "cannot read {long}: File name too long; a file is expected"),
     ("decode {ordering} --input binary", "binary:1: not UTF-8 at byte 1 of the line (0xff); text files are UTF-8"),
+    ("decode {ordering} --input sparse", "sparse:1: a line of more than 64 MiB; lines end in a newline"),
     ("decode {ordering} --input half.gz", "half.gz: damaged or not a whole .gz file (...)"),
     ("decode {ordering} --input text --output folder", "cannot write folder: Is a directory; a file is expected"),
     ("decode {ordering} --input text --output gone/x", "cannot write gone/x: No such file or directory; ..."),
     ("decode {ordering} --input text --output text", "--output text: is the input; another file is needed"),
     ("decode {ordering} --input text --trace text", "--trace text: is the input; another file is needed"),
+    ("decode {ordering} --input text --trace link", "--trace link: is the input; another file is needed"),
+    ("decode {ordering} --input gone --output text", "cannot read gone: No such file or directory; ..."),
     ("decode {ordering} --input text --output /dev/full", "cannot write /dev/full: No space left on device"),
     ("decode {ordering} --set model.hidden=9", "--set model.hidden=9: a trained run takes decode.*, ..."),
     ("decode {ordering} --set decode.beem=9", "--set: unknown key decode.beem; did you mean decode.beam?"),
@@ -207,8 +214,12 @@ RUNS = [
         "decode {parsing} --input ud",
         "ud:2: a tab; a line holds the words of one sentence; ...",
     ),
-    ("evaluate {bso} --set decode.length_power=1.0", "{bso}: ...; must be 0 after bso, ..."),
+    ("evaluate {bso} --set decode.length_power=1.0", "{bso}: ...; must be 0 after bso..."),
     ("evaluate {ordering} --beam 1 --against {parsing} --no-keep", "{ordering} and {parsing}: ..."),
+    (
+        "evaluate {ordering} --beam 1 --against {translation} --no-keep",
+        "{ordering} and {translation}: scored on other ...",
+    ),
     ("evaluate {ordering} --beam 1 --against gone --no-keep", "gone: no such run folder, and no such checkpoint file"),
     (
         "evaluate {moved} --split dev",
@@ -257,6 +268,9 @@ def folder(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     trees |= {"ud": "# sent_id = 1\n" + TREE.format(0, 1), "ptb": TREE.format(0, 1).replace("NOUN", "NN")}
     for name, data in {**files, **{name: tree.encode() for name, tree in trees.items()}}.items():
         (folder / name).write_bytes(data)
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(65 << 20)
+    (folder / "link").hardlink_to(folder / "text")
     os.mkfifo(folder / "pipe")
     for name in ("folder", "begun", "odd", "plan"):
         (folder / name).mkdir()
@@ -303,3 +317,15 @@ def test_a_wrong_command_is_one_line_and_leaves_nothing_behind(
 
 def test_there_are_two_hundred_of_them() -> None:
     assert len({command for command, _ in WRONG}) == len(WRONG) >= 200
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_of_output_and_trace_the_one_without_room_is_named(
+    argbeam: Command, runs: dict[str, Path], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    for full, other in (("--output", "--trace"), ("--trace", "--output")):
+        written = (full, tmp_path / "full", other, tmp_path / "fine")
+        done = argbeam("decode", runs["ordering"], "--input", folder / "text", *written)
+        assert done.returncode == 2
+        assert done.stderr == f"argbeam: error: cannot write {tmp_path / 'full'}: No space left on device\n"
