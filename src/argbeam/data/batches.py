@@ -167,8 +167,9 @@ class BatchPlan:
         return {(self._rows(s, t), max(s, 1), t) for s, t in zip(source, target, strict=True)}
 
     def _rows(self, source: int, target: int) -> int:
-        """Rows of a batch of these rounded lengths."""
-        return max(1, self.tokens // max(source, target, 1)) if self.tokens else self.size
+        """Rows of a batch of these rounded lengths: no more than there are examples."""
+        rows = max(1, self.tokens // max(source, target, 1)) if self.tokens else self.size
+        return min(rows, len(self.examples))
 
     @cached_property
     def _starts(self) -> IntArray:

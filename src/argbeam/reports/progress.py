@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from argbeam.settings import Recipe
-from argbeam.training.events import Event, Notice, Progress, Record
+from argbeam.training.events import Doing, Event, Notice, Progress, Record
 from argbeam.training.kept_weights import metric_name
 
 _LINE_EVERY = 30.0  # seconds between two lines of progress
@@ -79,8 +79,12 @@ def _text(event: Event | Notice) -> str:
 
 def _figures(event: Progress) -> list[str]:
     search = [f"beam {event.beam}", f"{event.violations:.3f} violations/word"] if event.beam else []
-    speed = [f"{event.words_per_second:,.0f} words/s", f"{duration(event.seconds_left)} left"]
-    return [f"loss {event.loss:.3f}", *search, *speed]
+    left = [] if event.seconds_left is None else [f"{duration(event.seconds_left)} left"]
+    return [f"loss {event.loss:.3f}", *search, f"{event.words_per_second:,.0f} words/s", *left]
+
+
+def _epoch(event: Progress) -> str:
+    return f"{event.stage}, epoch {event.epoch + 1} of {event.epochs}"
 
 
 def _lines(prefix: str) -> Show:
@@ -90,7 +94,9 @@ def _lines(prefix: str) -> Show:
         nonlocal last
         text = _text(event)
         if isinstance(event, Progress) and time.monotonic() - last >= _LINE_EVERY:
-            text = "; ".join([f"{event.stage}, epoch {event.epoch + 1}", f"update {event.update:,}", *_figures(event)])
+            text = "; ".join([_epoch(event), f"update {event.update:,}", *_figures(event)])
+        elif isinstance(event, Doing) and time.monotonic() - last >= _LINE_EVERY:
+            text = event.text
         if text:
             note(f"{prefix}{text}")
             last = time.monotonic()
@@ -111,8 +117,10 @@ def _bar(recipe: Recipe, prefix: str) -> Iterator[Show]:
 
         def show(event: Event | Notice) -> None:
             if isinstance(event, Progress):
-                stage, figures = f"{prefix}{event.stage}, epoch {event.epoch + 1}", "  ".join(_figures(event))
+                stage, figures = f"{prefix}{_epoch(event)}", "  ".join(_figures(event))
                 bars.update(bar, description=stage, total=event.updates, completed=event.update, figures=figures)
+            elif isinstance(event, Doing):
+                bars.update(bar, description=f"{prefix}{event.text}")
             elif text := _text(event):
                 console.print(f"{prefix}{text}")
 

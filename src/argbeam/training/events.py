@@ -10,17 +10,28 @@ from argbeam.training.state import Position
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a stage is, for a progress bar: `update` of `updates`. Not part of the records: it holds times."""
+    """How far a stage is, for a progress bar: `update` of `updates`. Not part of the records: it holds times.
+
+    `seconds_left` is an estimate for the whole run; None: there is none yet.
+    """
 
     stage: str
     epoch: int
+    epochs: int
     update: int
     updates: int
     loss: float
     violations: float
     words_per_second: float
     beam: int
-    seconds_left: float
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What is being done from here on, for a progress bar."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -53,4 +64,4 @@ class Notice:
     text: str
 
 
-Event = Progress | Record | Saved | Notice
+Event = Progress | Doing | Record | Saved | Notice

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from argbeam.data.batches import BatchPlan, Example, make_batch
+from argbeam.data.batches import BatchPlan, Example, lengths_of, make_batch
 from argbeam.decoding.batch_decoder import BatchDecoder, decode_rules
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.errors import ArgbeamError
@@ -24,10 +24,11 @@ from argbeam.tasks.contract import Item, Task
 from argbeam.training import kept_weights
 from argbeam.training.captured_step import CapturedStep, capture_statistics
 from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, score_figures, sum_of
-from argbeam.training.events import Event, Notice, Progress, Record, Saved
+from argbeam.training.events import Doing, Event, Notice, Progress, Record, Saved
 from argbeam.training.optimizer import make_optimizer
 from argbeam.training.state import Position, model_tensors, restore_stage, stage_tensors, tensors_under
 from argbeam.training.step import TrainStep
+from argbeam.training.time_left import TimeLeft
 
 # Updates between two reads of the device, each of which waits for it.
 _READ_EVERY = 50
@@ -76,6 +77,8 @@ class Trainer:
         recorder = devices.make_recorder(self.recipe.runtime, self.device)
         self.captured_search = None if recorder is None else CapturedSearch(recorder)
         self.not_captured: set[str] = set()  # kinds of work whose failed capture was reported
+        tokens = int(lengths_of(self.train).target_N.sum())
+        self.time_left = TimeLeft([(make_loss(stage.loss, self.task), stage.epochs) for stage in stages], tokens)
         if self.resumed:
             load_weights(self.model, self.resumed, "model.")
             self.best = tensors_under(self.resumed, "best.", self.device)
@@ -168,8 +171,10 @@ class Trainer:
         order = _STAGE_EPOCHS * position.stage + position.epoch
         batches = self.plan.epoch(order, by_length=stage.settings.first_epoch_by_length and position.epoch == 0)
         run_step, pin = stage.captured or step, self.device.type == "cuda"
-        start_batch, start_time = position.batch, time.perf_counter()
+        start_time = time.perf_counter()
         start_words = sum_of(step.sums.read(), "words")  # of this epoch, before the stop that training resumed from
+        self.time_left.seconds(position.stage, position.epoch, start_words)
+        yield Doing(f"{stage.name}, epoch {position.epoch + 1} of {stage.settings.epochs}")
         updates = self.plan.updates
         while position.batch < updates:
             parts = batches.of_update(position.batch)
@@ -184,26 +189,26 @@ class Trainer:
                 sums, elapsed = step.sums.read(), self._add_seconds_since(start_time)
                 self._check_finite(step)
                 words = sum_of(sums, "words")
-                updates_left = updates * (stage.settings.epochs - position.epoch) - position.batch
                 yield Progress(
                     stage=stage.name,
                     epoch=position.epoch,
+                    epochs=stage.settings.epochs,
                     update=updates * position.epoch + position.batch,
                     updates=updates * stage.settings.epochs,
                     loss=sum_of(sums, "loss") / max(1.0, words),
                     violations=sum_of(sums, "violations") / max(1.0, words),
                     words_per_second=max(0.0, words - start_words) / max(elapsed, 1e-9),
                     beam=step_loss.beam,
-                    seconds_left=updates_left * elapsed / max(1, position.batch - start_batch),
+                    seconds_left=self.time_left.seconds(position.stage, position.epoch, words),
                 )
-                start_batch, start_time, start_words = position.batch, time.perf_counter(), words
+                start_time, start_words = time.perf_counter(), words
             self.stopping = self._agreed_to_stop()
             if self.stopping or (self._is_due() and not last):
                 self._add_seconds_since(start_time)
                 yield self._saved(stage.loss, step)
                 if self.stopping:
                     return
-                start_batch, start_time = position.batch, time.perf_counter()
+                start_time = time.perf_counter()
                 start_words = sum_of(step.sums.read(), "words")
         yield from self._end_epoch(stage)
         if self._is_due() or time.perf_counter() - self.saved_when > _SAVE_EPOCH_AFTER:
@@ -212,6 +217,7 @@ class Trainer:
     def _end_epoch(self, stage: _Stage) -> Iterator[Event]:
         """Score the epoch on dev, copy its weights if they are the best so far, and report."""
         position, started, step = self.position, time.perf_counter(), stage.step
+        yield Doing(f"{stage.name}, epoch {position.epoch + 1} of {stage.settings.epochs}: scoring dev")
         sums = step.sums.read()
         with step.optimizer.averaged():
             dev = self._dev_figures(stage.decoder, stage.settings)

@@ -60,7 +60,8 @@ def test_the_shapes_of_all_epochs_are_the_same(sizes: list[tuple[int, int]], siz
     ]
     assert all(count == counts[0] for count in counts)
     assert plan.shapes() == set(counts[0])
-    assert all(rows == size and source % 2 == 0 and target % 3 == 0 for rows, source, target in counts[0])
+    rows_of_all = min(size, len(sizes))
+    assert all(rows == rows_of_all and source % 2 == 0 and target % 3 == 0 for rows, source, target in counts[0])
 
 
 @given(sizes=lengths, size=st.integers(1, 6), seed=st.integers(0, 3), epoch=st.integers(0, 5), by_length=st.booleans())
@@ -93,7 +94,7 @@ def test_batches_by_tokens_are_as_full_as_their_lengths_allow(
     assert sorted(chain(*batches)) == list(range(len(sizes)))
     for numbers, after in zip(batches, [*batches[1:], None], strict=True):
         rows, source, target = plan.batch(numbers).shape
-        assert rows == max(1, tokens // max(source, target)) >= len(numbers)
+        assert rows == min(len(sizes), max(1, tokens // max(source, target))) >= len(numbers)
         if after is not None:
             longest = max(source, target, *plan.batch(after[:1]).shape[1:])
             assert (len(numbers) + 1) * longest > tokens
@@ -127,3 +128,12 @@ def test_a_batch_of_nothing_and_a_source_without_tokens_are_errors() -> None:
     with pytest.raises(DataError, match=r"^sentence 7: a source without tokens; a source has one at least$"):
         make_batch([Example((4,), (4,), 6), Example((), (4,), 7)])
     assert make_batch([], size=2).shape == (2, 1, 0)
+
+
+@pytest.mark.parametrize("tokens", [0, 512])
+def test_a_batch_larger_than_the_corpus_is_the_corpus(tokens: int) -> None:
+    """Three examples of two tokens have three rows, not 64, and not the 128 that 512 tokens hold at a length of 4."""
+    examples = [Example((4, 5), (5, 4), number) for number in range(3)]
+    plan = BatchPlan(examples, 64, 4, 4, 1, tokens=tokens)
+    assert plan.shapes() == {(3, 4, 4)}
+    assert plan.batch(plan.epoch(0)[0]).shape == (3, 4, 4)

@@ -11,7 +11,7 @@ from argbeam.settings.recipe_files import find_recipe, load_recipe
 from argbeam.training.events import Notice, Progress, Record
 
 STATE: dict[str, Any] = {"stage": "bso", "epoch": 2, "beam": 4, "words_per_second": 1234.5}
-PROGRESS = Progress(**STATE, update=150, updates=400, loss=0.5, violations=0.25, seconds_left=65.4)
+PROGRESS = Progress(**STATE, epochs=8, update=150, updates=400, loss=0.5, violations=0.25, seconds_left=65.4)
 DEV = {"value": 33.333, "bleu": 33.333, "exact": 2.0, "test_beam": 5}
 FIGURES = {"loss_per_word": 0.5, "violations_per_word": 0.25, "dev": DEV, "best": True}
 EPOCH = {"kind": "epoch", **STATE, **FIGURES}
@@ -49,7 +49,7 @@ def test_without_a_terminal_every_epoch_and_stage_is_a_line(monkeypatch: pytest.
 def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
     assert shown(monkeypatch, io.StringIO()).splitlines()[2] == (
-        "demo: bso, epoch 3; update 150; loss 0.500; beam 4; 0.250 violations/word; 1,234 words/s; 1:05 left"
+        "demo: bso, epoch 3 of 8; update 150; loss 0.500; beam 4; 0.250 violations/word; 1,234 words/s; 1:05 left"
     )
 
 
