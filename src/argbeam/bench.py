@@ -154,10 +154,11 @@ def bench(
     capture: bool = True,
     bf16: bool = False,
     group: Group = ALONE,
+    done: Callable[[int], None] = lambda count: None,
 ) -> Iterator[BenchRow]:
     """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam.
 
-    `bf16`: training as with `runtime.precision = "bf16"`.
+    `bf16`: training as with `runtime.precision = "bf16"`. `done(1)` is called after each round.
     """
     made = _Bench(shape, device, capture and device.type == "cuda", bf16, group)
     systems = [*made.training(train_beams), *made.decoding(test_beams)]
@@ -166,6 +167,7 @@ def bench(
     for _ in range(rounds):
         for system in systems:
             system.times.append(_seconds(system.run, device))
+        done(1)
     base = statistics.median(systems[0].times)
     for system in systems:
         middle = statistics.median(system.times)

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -264,7 +265,7 @@ def bench(
     """
     from argbeam.bench import BenchShape, show_rows
     from argbeam.bench import bench as rows_of
-    from argbeam.reports.progress import note
+    from argbeam.reports.progress import counting, note
     from argbeam.runtime.device import choose_device, set_precision
     from argbeam.runtime.group import joined
 
@@ -275,10 +276,18 @@ def bench(
     with joined() as group:
         if group.leads:
             note(f"timing {rounds} rounds at {shape}, {chosen.type}; this takes a minute or more")
-        timed = rows_of(
-            shape, device=chosen, train_beams=trained, test_beams=tested, rounds=rounds, bf16=bf16, group=group
-        )
-        rows = list(timed)
+        with counting("rounds", rounds) if group.leads else nullcontext(lambda count: None) as done:
+            timed = rows_of(
+                shape,
+                device=chosen,
+                train_beams=trained,
+                test_beams=tested,
+                rounds=rounds,
+                bf16=bf16,
+                group=group,
+                done=done,
+            )
+            rows = list(timed)
     if group.leads and as_json:
         print(json.dumps([vars(row) for row in rows]))
     elif group.leads:

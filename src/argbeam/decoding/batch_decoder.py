@@ -1,7 +1,7 @@
 """Decoding sentences in batches, in input order: what may be decoded, and the score and perplexity of a split."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -65,8 +65,19 @@ class BatchDecoder:
     group: Group = ALONE
     captured: CapturedSearch | None = None
 
-    def decode(self, items: Iterable[Item], *, beam: int, n_best: int = 1, trace: bool = False) -> Iterator[Decoded]:
-        """Decode in input order. Sentences are sorted by length within a window, so that any number of them will do."""
+    def decode(
+        self,
+        items: Iterable[Item],
+        *,
+        beam: int,
+        n_best: int = 1,
+        trace: bool = False,
+        done: Callable[[int], None] = lambda count: None,
+    ) -> Iterator[Decoded]:
+        """Decode in input order. Sentences are sorted by length within a window, so that any number of them will do.
+
+        `done` is called after each batch with its number of sentences.
+        """
         stream = iter(items)
         while window := list(islice(stream, _WINDOW)):
             examples = [self.task.example(item, number) for number, item in enumerate(window)]
@@ -74,6 +85,7 @@ class BatchDecoder:
             for numbers in self.group.share(list(in_order_of_length(examples, size=self._batch_size(beam)))):
                 chosen = [examples[i] for i in numbers]
                 decoded.update(zip(numbers, self._decode_batch(chosen, beam, n_best, trace), strict=True))
+                done(len(numbers) * self.group.size)  # the others have decoded about as many
             decoded = _of_all_processes(self.group, decoded)
             yield from (decoded[i] for i in range(len(window)))
 
@@ -128,9 +140,11 @@ class Evaluation:
     dead: int
 
 
-def evaluate(decoder: BatchDecoder, items: Sequence[Item], *, beam: int) -> Evaluation:
-    """Decode items and score them with the task's metric."""
-    decoded = list(decoder.decode(items, beam=beam))
+def evaluate(
+    decoder: BatchDecoder, items: Sequence[Item], *, beam: int, done: Callable[[int], None] = lambda count: None
+) -> Evaluation:
+    """Decode items and score them with the task's metric; `done` as in `BatchDecoder.decode`."""
+    decoded = list(decoder.decode(items, beam=beam, done=done))
     best = [d.hypotheses[0] if d.hypotheses else Hypothesis((), -math.inf, False) for d in decoded]
     outputs = [hypothesis.tokens for hypothesis in best]
     return Evaluation(

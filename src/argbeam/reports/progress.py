@@ -127,6 +127,42 @@ def _bar(recipe: Recipe, prefix: str) -> Iterator[Show]:
         yield show
 
 
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function to call with how many more are done: a bar on a terminal, a line now and then elsewhere."""
+    done, started = 0, time.monotonic()
+    last = started
+
+    def left() -> str:
+        return f"{duration((time.monotonic() - started) * (total - done) / done)} left"
+
+    if not sys.stderr.isatty():
+
+        def add(count: int) -> None:
+            nonlocal done, last
+            done += count
+            if count and time.monotonic() - last >= _LINE_EVERY:
+                last = time.monotonic()
+                note(f"{what}: {done:,} of {total:,}; {left()}")
+
+        yield add
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
+    with Bars(*columns, console=Console(stderr=True, markup=False, highlight=False), transient=True) as bars:
+        bar = bars.add_task(what, total=total, left="")
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bars.update(bar, completed=done, left=left() if done else "")
+
+        yield advance
+
+
 def duration(seconds: float) -> str:
     """Minutes and seconds, or hours and minutes: 3:07, 2 h 15."""
     whole = round(seconds)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from argbeam.settings import IwsltData, Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Task
 from argbeam.tasks.sources import named_files, stream_pairs
+from argbeam.training.events import Doing
 
 Assets = Mapping[str, bytes]
+_SAY_EVERY = 10_000  # sentences between two signs of life
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,17 @@ def fit_task(recipe: Recipe) -> Task:
     return TASKS[recipe.task.kind].fit(recipe)
 
 
-def read_examples(recipe: Recipe, assets: Assets | None) -> TrainingData:
+def read_examples(recipe: Recipe, assets: Assets | None) -> Generator[Doing, None, TrainingData]:
     """All examples in memory. The task is loaded from its assets, or fitted where there are none."""
+    yield Doing("reading the training data")
     task = _task(recipe, assets)
     left_out: Counter[str] = Counter()
-    return TrainingData(task, list(_examples(task, left_out)), dict(left_out))
+    found: list[Example] = []
+    for example in _examples(task, left_out):
+        found.append(example)
+        if len(found) % _SAY_EVERY == 0:
+            yield Doing(f"reading the training data: {len(found):,} sentences")
+    return TrainingData(task, found, dict(left_out))
 
 
 def stored_examples(recipe: Recipe, stored: StoredExamples) -> TrainingData:

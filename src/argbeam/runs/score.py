@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from argbeam.decoding.batch_decoder import Evaluation, evaluate
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, check_there, write_atomic, writing
 from argbeam.metrics.significance import compare_attachment, compare_bleu, p_text
+from argbeam.reports.progress import counting
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
@@ -37,12 +39,18 @@ def score_run(run: Run, split: str, beams: Sequence[int], *, keep: bool = True) 
     _check_files(run, split)
     items = run.items(split)
     for beam in beams:
-        found = evaluate(run.decoder(), items, beam=beam)
+        what = f"{run.recipe.name}: decoding {split} at beam {beam}"
+        with counting(what, len(items)) if run.group.leads else nullcontext(_unseen) as done:
+            found = evaluate(run.decoder(), items, beam=beam, done=done)
         texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
         record = run.signature(split=split, beam=beam, evaluation=found)
         if keep and run.group.leads:
             _write(run, split, beam, texts, record)
         yield Scored(record, found, texts, items)
+
+
+def _unseen(count: int) -> None:
+    """Show nothing."""
 
 
 def score_against(

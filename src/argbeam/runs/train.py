@@ -137,7 +137,7 @@ def _start_position(start: Run | None) -> Position:
 
 def _training_data(
     recipe: Recipe, folder: Path, assets: examples.Assets | None, group: Group
-) -> Generator[Notice, None, examples.TrainingData]:
+) -> Generator[Event, None, examples.TrainingData]:
     """The examples, in memory or in the run's store; the first process fits the task or writes the store for all."""
     if recipe.runtime.store:
         stored = examples.open_store(recipe, folder, assets) if group.leads else None
@@ -152,7 +152,7 @@ def _training_data(
                 lambda: {name: file.decode("latin-1") for name, file in examples.fit_task(recipe).assets.items()}
             )
             assets = {name: text.encode("latin-1") for name, text in fitted.items()}
-        data = examples.read_examples(recipe, assets)
+        data = yield from examples.read_examples(recipe, assets)
     text = recipe.text
     if not data.examples:
         raise DataError(

@@ -108,6 +108,7 @@ class Trainer:
     def _score_start(self, stage: _Stage) -> Iterator[Event]:
         """Score the model that the stage starts from by its own rule: it is a candidate like any epoch."""
         position, started = self.position, time.perf_counter()
+        yield Doing(f"{stage.name}: scoring dev with the model it starts from")
         decoder = self._decoder(SCORE_RULES[position.rule], STOPS[position.stop])
         position.start_dev = self._dev_figures(decoder, stage.settings.model_copy(update={"keep": "score"}))
         if kept_weights.start_value(stage.settings, stage.loss.rule, position.start_dev) is not None:

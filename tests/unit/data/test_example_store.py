@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Example, lengths_of
 from argbeam.data.example_store import StoredExamples, write_store
 from argbeam.errors import DataError
-from argbeam.runs.examples import build_store, open_store, read_examples, store_key, stored_examples
+from argbeam.runs.examples import TrainingData, build_store, open_store, read_examples, store_key, stored_examples
+from argbeam.settings import Recipe
 from generated_files import write_files
 from small_runs import (
     PRETRAIN,
@@ -29,6 +30,17 @@ from small_runs import (
 
 token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 STORE = "runtime.store=true"
+
+
+def read(recipe: Recipe) -> TrainingData:
+    """All examples in memory."""
+    reading = read_examples(recipe, None)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            assert isinstance(end.value, TrainingData)
+            return end.value
 
 
 @given(pairs=st.lists(st.tuples(token_ids, token_ids), max_size=12))
@@ -69,7 +81,7 @@ def test_a_recipes_store_holds_what_would_be_in_memory(tmp_path: Path, kind: str
     tasks = {"text": "word_ordering", "conllu": "parsing", "parallel": "translation", "tsv": "translation"}
     overrides = ("text.max_length=9", "text.min_count=2")
     recipe = small_recipe(*overrides, task=tasks[kind], data=file_data(kind, tmp_path))
-    plain = read_examples(recipe, None)
+    plain = read(recipe)
     build_store(recipe, tmp_path / "run", None)
     stored = stored_examples(recipe, StoredExamples(tmp_path / "run" / "store"))
     assert list(stored.examples) == list(plain.examples)
@@ -129,7 +141,7 @@ def test_a_store_that_is_damaged_or_out_of_date_is_built_anew(tmp_path: Path, ho
     said = list(texts(finish(recipe, tmp_path / "run")))
     assert said[0].endswith("writing the training examples there, once")
     stored = open_store(recipe, tmp_path / "run", None)
-    assert stored is not None and list(stored) == list(read_examples(recipe, None).examples)
+    assert stored is not None and list(stored) == list(read(recipe).examples)
 
 
 def test_a_store_of_another_vocabulary_is_not_used(tmp_path: Path) -> None:

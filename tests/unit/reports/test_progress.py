@@ -2,13 +2,15 @@
 
 import io
 import sys
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from argbeam.reports.progress import epoch_line, note, stage_line, training_display
+from argbeam.reports.progress import counting, epoch_line, note, stage_line, training_display
 from argbeam.settings.recipe_files import find_recipe, load_recipe
-from argbeam.training.events import Notice, Progress, Record
+from argbeam.training.events import Doing, Notice, Progress, Record
 
 STATE: dict[str, Any] = {"stage": "bso", "epoch": 2, "beam": 4, "words_per_second": 1234.5}
 PROGRESS = Progress(**STATE, epochs=8, update=150, updates=400, loss=0.5, violations=0.25, seconds_left=65.4)
@@ -90,3 +92,36 @@ def test_a_note_that_nobody_reads_any_more_is_no_error(monkeypatch: pytest.Monke
     note("stopping")
     with pytest.raises(BrokenPipeError):
         print("stopping", file=sys.stderr)
+
+
+def test_the_bar_names_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch by its start, before its first figures; elsewhere a line, if nothing was said for long."""
+    monkeypatch.setattr(sys.modules[__name__], "EVENTS", (PROGRESS, Doing("bso, epoch 4 of 8: scoring dev")))
+    assert "demo: bso, epoch 4 of 8: scoring dev" in shown(monkeypatch, Terminal())
+    assert shown(monkeypatch, io.StringIO()) == ""
+    monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
+    assert shown(monkeypatch, io.StringIO()).splitlines()[-1] == "demo: bso, epoch 4 of 8: scoring dev"
+
+
+def test_without_an_estimate_no_time_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
+    monkeypatch.setattr(sys.modules[__name__], "EVENTS", (replace(PROGRESS, seconds_left=None),))
+    assert shown(monkeypatch, io.StringIO()).rstrip().endswith("; 1,234 words/s")
+
+
+def test_work_that_can_be_counted_shows_how_much_is_done_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 of 120 in 10 s: 90 are left, and 30 s. A line every 30 s, here at each call; on a terminal a bar."""
+    for stream in (io.StringIO(), Terminal()):
+        clock = Mock(monotonic=Mock(side_effect=[0.0, *[10.0] * 9]))
+        monkeypatch.setattr("argbeam.reports.progress.time", clock)
+        monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("TERM", "xterm")
+        with counting("decoding test at beam 5", 120) as done:
+            done(30)
+        monkeypatch.undo()
+        text = stream.getvalue()
+        assert "decoding test at beam 5" in text and "0:30 left" in text
+        if not stream.isatty():
+            assert text == "decoding test at beam 5: 30 of 120; 0:30 left\n"
