@@ -55,7 +55,7 @@ def test_the_demo_goes_from_the_shipped_recipes_to_a_report(tmp_path: Path, caps
     assert run_demo(recipes, tmp_path, jobs=1) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0] == "bleu, word_ordering, test"
+    assert lines[0] == "BLEU, word ordering, test"
     assert [line.split()[0] for line in lines[2:5]] == ["seq2seq", "BSO", "ConBSO"]
     assert all(line.count("(") == len(BEAMS) for line in lines[3:5])
     assert (tmp_path / "report.html").is_file()

@@ -1,9 +1,11 @@
-"""Pages of tables and plots: HTML in a single file, and Markdown without the plots."""
+"""Pages of tables and plots: HTML in a single file, and Markdown without plots, date and command."""
 
 import base64
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from argbeam import __version__
 from argbeam.files import write_atomic, writing
 
 
@@ -29,9 +31,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Page:
-    """Content of a page, from top to bottom."""
+    """Content of a page, from top to bottom. `command` is the one that writes it again."""
 
     title: str
+    command: str
     tables_above: list[Table]
     plots: list[Plot]
     tables_below: list[Table]
@@ -43,7 +46,8 @@ def write_pages(page: Page, out: Path, name: str) -> list[Path]:
 
     source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     template = Template(source, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
-    texts = {f"{name}.html": template.render(vars(page)), f"{name}.md": _markdown(page)}
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, argbeam {__version__}"
+    texts = {f"{name}.html": template.render(made=made, **vars(page)), f"{name}.md": _markdown(page)}
     with writing(out, "--out takes a folder"):
         out.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

@@ -1,18 +1,20 @@
 """Plots as PNG, drawn without a display."""
 
+import colorsys
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 # Distinct without colour vision too (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^")  # one for each seven lines
+_MARKERS = ("o", "s", "^")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a plot, left out without points. A `dashed` line has the colour of the line before it.
+    """A line of a plot, left out without points; `colour` is that of its system on the page.
 
     `spread` is the length of the error bars, up and down; empty: none.
     """
@@ -20,8 +22,17 @@ class Curve:
     label: str
     x: list[int]
     y: list[float]
+    colour: str
     dashed: bool = False
     spread: tuple[float, ...] = ()
+
+
+def colours_of(systems: Iterable[str]) -> dict[str, str]:
+    """A colour for each system of a page, none for two of them. Past the seventh, hues a golden angle apart."""
+    names = list(dict.fromkeys(systems))
+    drawn = (colorsys.hls_to_rgb(0.618034 * n % 1, 0.3 + 0.12 * (n % 3), 0.6) for n in range(len(names)))
+    more = ("#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in drawn)
+    return dict(zip(names, chain(_COLOURS, more), strict=False))
 
 
 def lines_png(
@@ -29,27 +40,24 @@ def lines_png(
 ) -> bytes:
     """Curves over whole numbers; `ticks` are the marked ones, if not all."""
     figure, axes = _figure(title, x_label, y_label)
-    number = -1
-    for curve in curves:
-        number += not curve.dashed
-        if curve.y:
-            colour = _COLOURS[number % len(_COLOURS)]
-            marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
-            look = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.4}
-            look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
-            axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
+    for number, curve in enumerate(curve for curve in curves if curve.y):
+        look = {"color": curve.colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1.4}
+        look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
+        axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
     if ticks:
         axes.set_xticks(ticks)
     return _png(figure, axes)
 
 
-def bars_png(title: str, x_label: str, groups: Mapping[str, Sequence[float]]) -> bytes:
-    """Bars by label, side by side at each position, counted from 1."""
-    figure, axes = _figure(title, x_label, "")
+def bars_png(
+    title: str, x_label: str, groups: Mapping[str, Sequence[float]], *, colours: Mapping[str, str], y_label: str = ""
+) -> bytes:
+    """Bars by system, side by side at each position, counted from 1."""
+    figure, axes = _figure(title, x_label, y_label)
     width = 0.8 / len(groups)
     for number, (label, values) in enumerate(groups.items()):
         shifted = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
-        axes.bar(shifted, values, width, label=label, color=_COLOURS[number % len(_COLOURS)])
+        axes.bar(shifted, values, width, label=label, color=colours[label])
     return _png(figure, axes)
 
 
@@ -60,7 +68,7 @@ def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots(subplot_kw={"xlabel": x_label, "ylabel": y_label})
-    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_title(title, fontsize=10, loc="left", wrap=True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#e6e6e6")
     axes.set_axisbelow(True)
@@ -69,12 +77,12 @@ def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
 
 
 def _png(figure: Any, axes: Any) -> bytes:
+    # Outside the axes: a legend inside covers points.
     entries = axes.get_legend_handles_labels()
-    if len(entries[1]) > 4:  # too many for a legend inside the plot
-        figure.set_size_inches(8.5, 4.2)
-        figure.legend(*entries, fontsize=8, frameon=False, loc="outside right upper")
-    else:
-        axes.legend(fontsize=8, frameon=False)
+    many = len(entries[1]) > 4
+    figure.set_size_inches(*((8.5, 4.2) if many else (6, 3.9)))
+    place = {"loc": "outside right upper"} if many else {"loc": "outside lower left", "ncols": 2}
+    figure.legend(*entries, fontsize=8, frameon=False, **place)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

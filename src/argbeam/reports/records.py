@@ -26,7 +26,16 @@ class StartRow:
 
 @dataclass(frozen=True)
 class DevFigures:
+    """Dev figures of an epoch: `value` is BLEU or UAS, decoded with beam `test_beam`."""
+
     value: float | None = None
+    test_beam: int | None = None
+    bleu: float | None = None
+    uas: float | None = None
+
+    @property
+    def metric(self) -> str:
+        return "UAS" if self.uas is not None else "BLEU" if self.bleu is not None else "score"
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,10 @@ class EpochRow:
 
 @dataclass(frozen=True)
 class StageRow:
-    """A line of records.jsonl for a finished stage; `value` is the kept epoch's dev figure, `keep` says which."""
+    """A line of records.jsonl for a finished stage; `value` is the kept epoch's dev figure, `keep` says which.
+
+    A `kept_epoch` of -1 is the model that the stage started from. `comparison` has words where it was not improved on.
+    """
 
     stage: str
     epochs: int
@@ -59,6 +71,12 @@ class StageRow:
     seconds: float
     keep: str = ""
     value: float | None = None
+    comparison: str = ""
+
+    @property
+    def kept(self) -> str:
+        """The kept epoch, counted from 1, of all epochs."""
+        return f"{self.kept_epoch + 1} of {self.epochs}" if self.kept_epoch >= 0 else f"start, of {self.epochs} epochs"
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """Report of runs from their folders: report.html with tables and plots, and report.md."""
 
 import json
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
 from argbeam.errors import ArgbeamError, DataError
+from argbeam.reports.glossary import words_table
 from argbeam.reports.page import Page, Plot, Table, write_pages
-from argbeam.reports.plots import Curve, bars_png, lines_png
+from argbeam.reports.plots import Curve, bars_png, colours_of, lines_png
 from argbeam.reports.records import EpochRow, EvaluationRow, RunRecords, read_rows, read_run_records
 from argbeam.reports.table import signature_line
 from argbeam.settings import Recipe
@@ -17,6 +19,14 @@ from argbeam.settings.recipe_files import leaves, read_recipe_json
 # Parts of a score without gains: more is not better.
 _NO_GAIN = ("length",)
 _FIX = "was the file edited?"
+# Titles of the parts of a score.
+_PARTS = {
+    "bleu": "BLEU",
+    "uas": "UAS",
+    "las": "LAS",
+    "exact": "Exact matches in percent",
+    "length": "Output length over reference length",
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,8 @@ class RunData:
 
     @property
     def kept_epoch(self) -> EpochRow | None:
-        """The epoch that the last finished stage kept."""
-        if not self.records.stages:
+        """The epoch that the last finished stage kept; None: no stage is finished, or it kept what it started from."""
+        if not self.records.stages or self.records.stages[-1].kept_epoch < 0:
             return None
         last = self.records.stages[-1]
         same = [row for row in self.records.epochs if (row.stage, row.epoch) == (last.stage, last.kept_epoch)]
@@ -46,8 +56,9 @@ class RunData:
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write the report of the runs, in the order given; return its files."""
     runs = read_runs(folders)
-    others = [diagnostics_table(runs), settings_table(runs)]
-    return write_pages(Page("Report", score_tables(runs), list(_plots(runs)), others), out, "report")
+    others = [diagnostics_table(runs), settings_table(runs), words_table()]
+    command = shlex.join(["argbeam", "report", *map(str, folders), "--out", str(out)])
+    return write_pages(Page("Report", command, score_tables(runs), list(_plots(runs)), others), out, "report")
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunData]:
@@ -72,7 +83,7 @@ def _read_run(folder: Path) -> RunData:
     evaluations = read_rows(scores, EvaluationRow, fix=_FIX) if scores.exists() else []
     found = read_run_records(records, fix=_FIX)
     run = RunData(folder, recipe.name, recipe, found, evaluations, _epochs_before(recipe))
-    if found.stages and run.kept_epoch is None:
+    if found.stages and found.stages[-1].kept_epoch >= 0 and run.kept_epoch is None:
         raise DataError(f"{records}: no record of the epoch that the last stage kept; {_FIX}")
     return run
 
@@ -100,7 +111,7 @@ class SearchRow:
 
 
 def score_tables(runs: Sequence[RunData]) -> list[Table]:
-    """A table for each test set and part of the score: systems by beams, with gains over the first seq2seq."""
+    """A table for each test set and part of the score: systems by beams, with gains over a row of the first seq2seq."""
     groups: dict[str, list[tuple[RunData, EvaluationRow]]] = {}
     for run in runs:
         for score in run.evaluations:
@@ -145,58 +156,65 @@ def _search_rows(group: Sequence[tuple[RunData, EvaluationRow]]) -> list[SearchR
 
 def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> Table:
     beams = sorted({beam for row in rows for beam in row.by_beam})
-    last_loss = [(row.run, list(row.run.recipe.stages.values())[-1].loss.kind) for row in rows]
-    reference = next((run for run, kind in last_loss if kind == "cross_entropy"), None)
-    # A gain is over the best of the reference's own searches, so that longer outputs alone are no gain.
-    best: dict[int, float] = {}
-    for row in (row for row in rows if row.run is reference and part not in _NO_GAIN):
-        for beam, score in row.by_beam.items():
-            best[beam] = max(score.scores[part], best.get(beam, score.scores[part]))
+    reference = None if part in _NO_GAIN else _reference(rows)
 
     def cell(row: SearchRow, beam: int) -> str:
         if beam not in row.by_beam:
             return "-"
         value = row.by_beam[beam].scores[part]
-        gain = f" ({value - best[beam]:+.2f})" if beam in best and row.run is not reference else ""
-        return f"{value:.2f}{gain}"
+        over = reference.by_beam.get(beam) if reference and row is not reference else None
+        return f"{value:.2f} ({value - over.scores[part]:+.2f})" if over else f"{value:.2f}"
 
-    notes = [f"Gains are over {reference.label}."] if reference and part not in _NO_GAIN else []
+    notes = [f"Gains are over {reference.label}."] if reference else []
     notes += [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]
     return Table(
-        f"{part}, {first.task}, {first.split}",
+        f"{_PARTS.get(part, part)}, {first.task.replace('_', ' ')}, {first.split}",
         ["system", *(f"beam {beam}" for beam in beams)],
         [[row.label, *(cell(row, beam) for beam in beams)] for row in rows],
         notes,
     )
 
 
+def _reference(rows: Sequence[SearchRow]) -> SearchRow | None:
+    """The row that gains are over: the first run of cross-entropy, with its length power of dev if it has one.
+
+    Scores do not choose it: the best row on test is no baseline.
+    """
+    losses = [(row, list(row.run.recipe.stages.values())[-1].loss.kind) for row in rows]
+    first = next((row for row, kind in losses if kind == "cross_entropy"), None)
+    own = [row for row in rows if first is not None and row.run is first.run]
+    return next((row for row in own if all(one.length_power_from == "dev" for one in row.by_beam.values())), first)
+
+
 def diagnostics_table(runs: Sequence[RunData]) -> Table:
-    """Figures of each run's last stage at the epoch it kept."""
-    columns = {
-        "train beam": ("beam", "d"),
-        "loss/word": ("loss_per_word", ".3f"),
-        "violations/word": ("violations_per_word", ".3f"),
-        "words up to a violation": ("segment_length", ".2f"),
-        "stopped early": ("stopped_early_share", ".3f"),
+    """Figures of each run's last stage at the epoch it kept, a column a run."""
+    figures = {
+        "training beam": ("beam", "d"),
+        "loss per token": ("loss_per_word", ".3f"),
+        "violations per token": ("violations_per_word", ".3f"),
+        "tokens up to a violation": ("segment_length", ".2f"),
+        "searches that lost gold": ("stopped_early_share", ".3f"),
         "gold on the final beam": ("gold_on_beam", ".3f"),
         "rival is gold": ("rival_is_gold_share", ".3f"),
         "rival ended": ("rival_ended_share", ".3f"),
         "gradient norm": ("gradient_norm", ".2f"),
-        "words/s": ("words_per_second", ",.0f"),
+        "tokens per second": ("words_per_second", ",.0f"),
     }
-    rows = []
+    columns = []
     for run in runs:
-        kept = run.kept_epoch
-        if kept is None:
-            rows.append([run.label, f"{len(run.records.epochs)} so far", *("-" for _ in columns), "-", "-"])
-            continue
-        stage = run.records.stages[-1]
-        figures = [(getattr(kept, name), form) for name, form in columns.values()]
-        cells = ["-" if figure is None else format(figure, form) for figure, form in figures]
+        last, kept = run.records.stages[-1] if run.records.stages else None, run.kept_epoch
+        cells = [last.kept if last else f"{len(run.records.epochs)} so far"]
+        for name, form in figures.values():
+            figure = getattr(kept, name) if kept else None
+            cells.append("-" if figure is None else format(figure, form))
+        cells.append(f"{last.seconds:,.0f}" if last else "-")
         ends = f"{run.evaluations[-1].unfinished} / {run.evaluations[-1].dead}" if run.evaluations else "-"
-        rows.append([run.label, f"{stage.kept_epoch + 1} of {stage.epochs}", *cells, f"{stage.seconds:,.0f}", ends])
-    headers = ["run", "epoch kept", *columns, "seconds", "unfinished / dead (last evaluation)"]
-    return Table("Training, last stage, at the epoch kept", headers, rows, [])
+        columns.append([*cells, ends])
+    names = ["epoch kept", *figures, "seconds", "unfinished / dead, last evaluation"]
+    rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True)]
+    used = [row for row in rows if set(row[1:]) != {"-"}]
+    notes = [f"{run.label}: {stage.comparison}." for run in runs for stage in run.records.stages if stage.comparison]
+    return Table("Training, last stage, at the epoch kept", ["", *(run.label for run in runs)], used, notes)
 
 
 def settings_table(runs: Sequence[RunData]) -> Table:
@@ -209,24 +227,55 @@ def settings_table(runs: Sequence[RunData]) -> Table:
 
 
 def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:
-    yield from _epoch_plot("Training loss per word", runs, "loss_per_word")
-    yield from _epoch_plot("Violations per word", runs, "violations_per_word")
-    yield from _epoch_plot("Training beam", runs, "beam")
-    for task in dict.fromkeys(run.recipe.task.kind for run in runs):
+    """A system has one colour on all plots. Losses of different kinds are apart, and scores of different metrics."""
+    colours = colours_of(run.label for run in runs)
+    for kind in dict.fromkeys(_loss_kind(run, row) for run in runs for row in run.records.epochs):
+        yield from _epoch_plot(f"Training loss per token, {kind}", runs, colours, "loss_per_word", kind=kind)
+    yield from _epoch_plot("Violations per token in training", runs, colours, "violations_per_word")
+    searching = [run for run in runs if any(row.beam for row in run.records.epochs)]
+    yield from _epoch_plot("Beam of the training search", searching, colours, "beam")
+    scored = [(run, row.dev) for run in runs for row in run.records.epochs if row.dev.value is not None]
+    for task, metric, beam in dict.fromkeys((run.recipe.task.kind, dev.metric, dev.test_beam) for run, dev in scored):
         same = [run for run in runs if run.recipe.task.kind == task]
-        yield from _epoch_plot(f"Dev score, {task}", same, "dev.value")
+        title = f"Dev {metric}{f' at beam {beam}' if beam else ''}, {task.replace('_', ' ')}"
+        yield from _epoch_plot(title, same, colours, "dev.value", measured=(metric, beam))
     last = {run.label: run.records.epochs[-1].violations_by_tenth for run in runs if run.records.epochs}
     if tenths := {label: violations for label, violations in last.items() if violations}:
-        title = "Violations per word by tenth of the sentence, last epoch"
-        yield Plot(title, bars_png(title, "tenth", tenths))
+        title = "Violations per token by place in the sentence, last epoch"
+        yield Plot(title, bars_png(title, "tenth of the sentence", tenths, colours=colours))
 
 
-def _epoch_plot(title: str, runs: Sequence[RunData], figure: str) -> Iterator[Plot]:
-    """A curve for each run; epochs are counted through all stages, after those of the runs it started from."""
+def _epoch_plot(
+    title: str,
+    runs: Sequence[RunData],
+    colours: Mapping[str, str],
+    figure: str,
+    *,
+    kind: str = "",
+    measured: tuple[str, int | None] | None = None,
+) -> Iterator[Plot]:
+    """A curve for each run; epochs are counted through all stages, after those of the runs it started from.
+
+    Only epochs with a loss of this `kind`, and whose dev score was `measured` so.
+    """
     curves = []
     for run in runs:
-        values = enumerate(map(attrgetter(figure), run.records.epochs), run.epochs_before + 1)
-        points = {epoch: float(value) for epoch, value in values if value is not None}
-        curves.append(Curve(run.label, list(points), list(points.values())))
+        points = {}
+        for epoch, row in enumerate(run.records.epochs, run.epochs_before + 1):
+            value = attrgetter(figure)(row)
+            fits = not kind or _loss_kind(run, row) == kind
+            if value is not None and fits and measured in (None, (row.dev.metric, row.dev.test_beam)):
+                points[epoch] = float(value)
+        curves.append(Curve(run.label, list(points), list(points.values()), colours[run.label]))
     if any(curve.y for curve in curves):
-        yield Plot(title, lines_png(title, "epoch", curves))
+        yield Plot(title, lines_png(title, "epoch, through all stages", curves))
+
+
+def _loss_kind(run: RunData, row: EpochRow) -> str:
+    """What the loss of an epoch is, so that only losses of one kind share an axis."""
+    stage = run.recipe.stages.get(row.stage)
+    if stage is None:
+        return "unknown loss"
+    share = getattr(stage.loss, "cross_entropy", 0.0)
+    kind = {"bso": "BSO", "crf": "CRF", "mixer": "MIXER", "mrt": "MRT"}.get(stage.loss.kind, stage.loss.kind)
+    return kind.replace("_", "-") + (f" with {share:g} of cross-entropy" if share else "")

@@ -1,11 +1,11 @@
 """The report of a reproduction: the paper's tables beside ours, and plots; from records alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from argbeam.metrics.significance import p_text
 from argbeam.reports.page import Page, Plot, Table, write_pages
-from argbeam.reports.plots import Curve, lines_png
+from argbeam.reports.plots import Curve, colours_of, lines_png
 from argbeam.reproduce.corpora import GENERATED
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED, Scores
 from argbeam.reproduce.results import (
@@ -37,7 +37,9 @@ def write_page(folder: Path, out: Path) -> list[Path]:
         tables += sentence_length_tables(table)
     tables += [speed_table(results)] if results.timing else []
     tables.append(runs_table(results))
-    return write_pages(Page(_TITLE, [], list(plots(results)), tables), out, "reproduction")
+    return write_pages(
+        Page(_TITLE, f"argbeam report {folder} --out {out}", [], list(plots(results)), tables), out, "reproduction"
+    )
 
 
 def score_table(results: Results, table: TableResult) -> Table:
@@ -145,7 +147,7 @@ def runs_table(results: Results) -> Table:
     rows = []
     for run in results.runs.values():
         planned, last = results.planned[run.name], run.stages[-1] if run.stages else None
-        figures = [f"{last.kept_epoch + 1} of {last.epochs}", f"{run.seconds:,.0f}"] if last else ["-", "-"]
+        figures = [last.kept, f"{run.seconds:,.0f}"] if last else ["-", "-"]
         rows.append([run.name, planned.origin, planned.start or "-", *figures, run.device])
     by_seed: dict[int, set[str]] = {}
     for row in (row for table in results.tables for row in table.rows):
@@ -160,8 +162,10 @@ def runs_table(results: Results) -> Table:
 
 def plots(results: Results) -> Iterator[Plot]:
     """Gains over the first reference by test beam, and the time of a training step by train beam."""
+    rows = [row.label for table in results.tables for row in table.rows]
+    colours = colours_of([*_SYSTEMS.values(), *rows])
     for table in results.tables:
-        curves = list(_gain_curves(table))
+        curves = list(_gain_curves(table, colours))
         if curves:
             part = table.parts[0].upper()
             title = f"{table.planned.title}, {table.planned.corpus}: gain over {table.references[0].label}, {part}"
@@ -172,13 +176,17 @@ def plots(results: Results) -> Iterator[Plot]:
             system: {row.beam: row.ratio for row in results.timing.rows if row.system == system and row.ratio}
             for system in ("bso", "conbso")
         }
-        bso, conbso = (Curve(_SYSTEMS[name], list(found), list(found.values())) for name, found in ours.items())
-        paper = Curve("BSO, paper", beams, [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams], dashed=True)
+        bso, conbso = (
+            Curve(_SYSTEMS[name], list(found), list(found.values()), colours[_SYSTEMS[name]])
+            for name, found in ours.items()
+        )
+        speeds = [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams]
+        paper = Curve("BSO, paper", beams, speeds, colours["BSO"], dashed=True)
         title = "Time of a training step, in times of cross-entropy's"
         yield Plot(title, lines_png(title, "train beam K_tr", [bso, paper, conbso], y_label="times"))
 
 
-def _gain_curves(table: TableResult) -> Iterator[Curve]:
+def _gain_curves(table: TableResult, colours: Mapping[str, str]) -> Iterator[Curve]:
     """A row's gains in the first part of the score, and the paper's after it."""
     for reference in table.references[:1]:
         for row in (row for row in table.rows if row is not reference):
@@ -188,11 +196,12 @@ def _gain_curves(table: TableResult) -> Iterator[Curve]:
                 continue
             spreads = tuple(one.spread or 0.0 for one in points.values())
             means = [one.mean for one in points.values()]
-            yield Curve(row.label, list(points), means, spread=spreads if any(spreads) else ())
+            colour = colours[row.label]
+            yield Curve(row.label, list(points), means, colour, spread=spreads if any(spreads) else ())
             gains = zip(_paper_beams(table), _paper_gains(table, row, reference), strict=True)
             paper = {beam: parts[0] for beam, parts in gains if parts}
             if paper:
-                yield Curve(f"{row.label}, paper", list(paper), list(paper.values()), dashed=True)
+                yield Curve(f"{row.label}, paper", list(paper), list(paper.values()), colour, dashed=True)
 
 
 def _headers(table: TableResult) -> list[str]:

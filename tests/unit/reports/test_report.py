@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from argbeam import __version__
 from argbeam.errors import ArgbeamError
 from argbeam.files import append_record, write_atomic
+from argbeam.reports import plots, report
+from argbeam.reports.plots import Curve
 from argbeam.reports.report import diagnostics_table, read_runs, score_tables, settings_table, write_report
 from argbeam.settings.recipe_files import parse_recipe, recipe_to_json
 from refusals import refusal
@@ -50,7 +53,7 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
 def epoch_record(epoch: int, *, with_violations: bool) -> dict[str, Any]:
     record: dict[str, Any] = {"kind": "epoch", "stage": "train", "epoch": epoch, "beam": 0}
     record |= {"loss_per_word": 2.0 - epoch, "gradient_norm": 3.0, "words_per_second": 1234.0}
-    record["dev"] = {"value": 10.0 + epoch}
+    record["dev"] = {"value": 10.0 + epoch, "bleu": 10.0 + epoch, "test_beam": 5}
     if with_violations:
         record |= {"beam": 2 + epoch, "violations_per_word": 0.5, "violations_by_tenth": [0.1] * 10}
         record |= {"segment_length": 2.5, "gold_on_beam": 0.9, "rival_is_gold_share": 0.1, "rival_ended_share": 0.0}
@@ -66,8 +69,8 @@ def write_score(folder: Path, beam: int, scores: dict[str, float], **changes: An
     append_record(folder / "evaluations.jsonl", {**record, "version": "0.1.0", **changes})
 
 
-def test_gains_are_over_the_better_search_of_the_first_cross_entropy_run(tmp_path: Path) -> None:
-    """At beam 5 seq2seq has 20 by sums and 24 by length: BSO's 25 gains 1, not 5. At beam 1: 18 - 15 = +3."""
+def test_gains_are_over_the_row_that_the_note_names_and_no_score_chooses_it(tmp_path: Path) -> None:
+    """At beam 5 seq2seq has 20 by sums, 24 by length, and later 22 with a power of dev: BSO's 25 gains 5, then 3."""
     seq2seq, bso = write_pair(tmp_path)
     write_score(bso, 1, {"bleu": 18.0, "length": 1.0}, rule="last_score")
     write_score(bso, 5, {"bleu": 25.0, "length": 0.98}, rule="last_score")
@@ -75,15 +78,20 @@ def test_gains_are_over_the_better_search_of_the_first_cross_entropy_run(tmp_pat
     write_score(seq2seq, 5, {"bleu": 20.0, "length": 0.9})
     write_score(seq2seq, 5, {"bleu": 24.0, "length": 0.99}, length_power=1.0)
     bleu, length = score_tables(read_runs([bso, seq2seq]))
-    assert bleu.title == "bleu, word_ordering, test"
+    assert bleu.title == "BLEU, word ordering, test"
     assert bleu.headers == ["system", "beam 1", "beam 5"]
     assert bleu.rows == [
-        ["BSO", "18.00 (+3.00)", "25.00 (+1.00)"],
+        ["BSO", "18.00 (+3.00)", "25.00 (+5.00)"],
         ["seq2seq <1>", "15.00", "20.00"],
-        ["seq2seq <1>, by length^1", "-", "24.00"],
+        ["seq2seq <1>, by length^1", "-", "24.00 (+4.00)"],
     ]
+    assert bleu.notes[0] == "Gains are over seq2seq <1>."
     assert length.rows[0] == ["BSO", "1.00", "0.98"]  # a ratio has no gain
     assert all(METRIC in note for note in bleu.notes[1:])
+    write_score(seq2seq, 5, {"bleu": 22.0, "length": 0.97}, length_power=0.4, length_power_from="dev")
+    bleu, _ = score_tables(read_runs([bso, seq2seq]))
+    assert bleu.notes[0] == "Gains are over seq2seq <1>, by length^0.4 (chosen on dev)."
+    assert [row[2] for row in bleu.rows] == ["25.00 (+3.00)", "20.00 (-2.00)", "24.00 (+2.00)", "22.00"]
 
 
 def test_a_length_power_chosen_on_dev_has_a_row_of_its_own(tmp_path: Path) -> None:
@@ -144,10 +152,26 @@ def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
     runs = write_pair(tmp_path)
     write_score(runs[1], 1, {"bleu": 1.0})
     table = diagnostics_table(read_runs(runs))
-    seq2seq, bso = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
-    assert (bso["epoch kept"], bso["train beam"], bso["loss/word"]) == ("2 of 2", "3", "1.000")
-    assert bso["unfinished / dead (last evaluation)"] == "1 / 2"
-    assert (seq2seq["violations/word"], bso["violations/word"]) == ("-", "0.500")
+    assert table.headers == ["", "seq2seq <1>", "BSO"] and table.notes == []
+    found = {name: cells for name, *cells in table.rows}
+    assert (found["epoch kept"], found["training beam"]) == (["2 of 2", "2 of 2"], ["0", "3"])
+    assert (found["loss per token"], found["violations per token"]) == (["1.000", "1.000"], ["-", "0.500"])
+    assert found["unfinished / dead, last evaluation"] == ["-", "1 / 2"]
+    assert "searches that lost gold" not in found  # no run has this figure
+
+
+def test_a_run_that_kept_what_it_started_from_says_so(tmp_path: Path) -> None:
+    run, words = (
+        write_run(tmp_path / "b", "BSO", BSO),
+        "train did not improve on the model it started from: 1.00 < 2.00",
+    )
+    stage = {"kind": "stage", "stage": "train", "epochs": 2, "kept_epoch": -1, "seconds": 7.0, "comparison": words}
+    append_record(run / "records.jsonl", stage)
+    page, _ = write_report([run], tmp_path / "report")
+    table = diagnostics_table(read_runs([run]))
+    assert table.rows == [["epoch kept", "start, of 2 epochs"], ["seconds", "7"]]
+    assert table.notes == [f"BSO: {words}."]
+    assert "train did not improve on the model it started from: 1.00 &lt; 2.00" in page.read_text(encoding="utf-8")
 
 
 def test_epochs_are_counted_on_from_the_run_that_one_started_from(tmp_path: Path) -> None:
@@ -171,11 +195,41 @@ def test_the_page_holds_every_table_and_plot_and_points_nowhere(tmp_path: Path) 
         write_score(run, 5, {"bleu": 20.0})
     page, notes = write_report(runs, tmp_path / "out" / "report")
     text = page.read_text(encoding="utf-8")
-    assert text.count("data:image/png;base64,") == 5  # loss, violations, beam, dev score, violations by tenth
+    assert text.count("data:image/png;base64,") == 6  # two losses, violations, beam, dev score, violations by tenth
+    command = f"argbeam report {runs[0]} {runs[1]} --out {tmp_path / 'out' / 'report'}"
+    assert re.search(rf"20\d\d-\d\d-\d\d \d\d:\d\d UTC, argbeam {__version__}: <code>{command}</code>", text)
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert "seq2seq &lt;1&gt;" in text and "seq2seq <1>" not in text
     assert METRIC in text
     assert "| BSO | 20.00 (+0.00) |" in notes.read_text(encoding="utf-8")
+
+
+def test_a_system_has_one_colour_on_all_plots_and_losses_of_two_kinds_share_no_axis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [*write_pair(tmp_path), *(write_run(tmp_path / str(n), f"more {n}", BSO) for n in range(12))]
+    drawn: dict[str, list[Curve]] = {}
+    bars: list[dict[str, str]] = []
+    monkeypatch.setattr(report, "lines_png", lambda title, _, curves: drawn.update({title: curves}) or b"")
+    monkeypatch.setattr(report, "bars_png", lambda *_, colours: bars.append(colours) or b"")
+    write_report(runs, tmp_path / "report")
+    colours = {(curve.label, curve.colour) for curves in drawn.values() for curve in curves} | set(bars[0].items())
+    assert len(colours) == len({colour for _, colour in colours}) == len(runs)
+    losses = {title: {c.label for c in curves if c.y} for title, curves in drawn.items() if "loss" in title}
+    assert losses["Training loss per token, cross-entropy"] == {"seq2seq <1>"}
+    assert losses["Training loss per token, BSO"] == {"BSO", *(f"more {n}" for n in range(12))}
+    assert "Dev BLEU at beam 5, word ordering" in drawn
+
+
+@pytest.mark.parametrize("lines", [2, 9])
+def test_a_legend_covers_no_part_of_the_axes(lines: int) -> None:
+    figure, axes = plots._figure("Dev BLEU at beam 5, word ordering", "epoch", "")
+    for number in range(lines):
+        axes.plot([1, 2], [number, 0], label=f"system number {number}")
+    plots._png(figure, axes)
+    (legend,) = figure.legends
+    assert axes.get_legend() is None
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
 def test_a_run_that_is_not_finished_can_be_reported(tmp_path: Path) -> None:
