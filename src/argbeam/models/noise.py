@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from argbeam.runtime.device import kernels_usable
+from argbeam.runtime import device as devices
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Noise:
     ) -> Float[Tensor, "B steps width"]:
         """Inverted dropout masks (0 or 1 / (1 - rate)) for one place in the network, one per time step."""
         below, kept = int(rate * 2**32), 1.0 / (1.0 - rate)
-        if dtype != torch.float64 and kernels_usable(self.sentence_B, self.update):
+        if dtype != torch.float64 and devices.kernels_usable(self.sentence_B, self.update):
             from argbeam.models.noise_kernel import dropout_mask
 
             key = (self.sentence_B, self.update, self._seed, site)

@@ -16,7 +16,9 @@ from argbeam.data.vocabulary import BOS, EOS
 from argbeam.losses import CrossEntropy, StepLoss
 from argbeam.losses.bso import Bso, one_minus_bleu
 from argbeam.losses.replay import score
-from argbeam.models import LstmSeq2Seq
+from argbeam.models import LstmSeq2Seq, Transformer, TransformerLm
+from argbeam.models.attention.cache import Cache, attend
+from argbeam.models.attention.step_kernel import attend_to_slots
 from argbeam.models.noise import Noise
 from argbeam.models.noise_kernel import dropout_mask
 from argbeam.models.recurrence import attention_kernel as attention
@@ -36,6 +38,8 @@ from argbeam.training.optimizer import Adagrad
 from loss_cases import small_lstm
 from tape import as_on_a_device
 
+# These run as on a GPU where there is one, and by the interpreter elsewhere.
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
 
@@ -148,6 +152,53 @@ def test_masks_of_the_kernel_are_those_of_plain_torch(
     found_BTH = dropout_mask(*key, steps=steps, width=width, below=below, kept=kept, dtype=dtype)
     assert torch.equal(found_BTH, expected_BTH)
     assert 0 < (found_BTH > 0).sum() < found_BTH.numel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rotary", "low"),
+    [(Transformer, False, False), (Transformer, False, True), (TransformerLm, True, False)],
+    ids=["float32", "bf16", "prompt, rotary"],
+)
+def test_a_transformer_s_steps_by_kernels_are_the_plain_ones(
+    kind: type[Transformer | TransformerLm], rotary: bool, low: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps of rows that change places, with dropout, of widths that fill no block."""
+    sizes = {"layers": 1, "hidden": 20, "heads": 2, "feed_forward": 70, "rotary": rotary}
+    model = kind(source_vocabulary=9, target_vocabulary=9, dropout=0.3, **sizes).to(DEVICE)
+    model.initialise(bound=0.3, generator=torch.Generator().manual_seed(1))
+    batch = make_batch([Example((4, 5, 6), (4,) * 3, 3), Example((7,), (5,), 5)]).to(DEVICE)
+    draw = torch.Generator().manual_seed(2)
+    rows_TN = torch.randint(2, (3, 4), generator=draw) + torch.tensor([0, 0, 2, 2])
+    tokens_TN = torch.randint(9, (3, 4), generator=draw)
+    update, found = torch.tensor(4, device=DEVICE), []
+    with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16, enabled=low):
+        for usable in (False, True):
+            state = model.encode(batch, Noise(3, update, batch.sentence_B)).repeated(2)
+            with monkeypatch.context() as patched:
+                patched.setattr(devices, "kernels_usable", lambda *_, usable=usable: usable)
+                for rows_N, tokens_N in zip(rows_TN.to(DEVICE), tokens_TN.to(DEVICE), strict=True):
+                    state = model.step_from(state, rows_N, tokens_N, None)
+            found.append((state.hypothesis["slots"], model.output(state)))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=0.05 if low else 1e-4)
+
+
+def test_attention_to_more_slots_and_a_longer_prompt_than_a_block_has() -> None:
+    """One of two rows of each of two sentences has its 19 tokens in every third slot, the other in the last ones."""
+    draw = torch.Generator().manual_seed(1)
+    prompt_BS = torch.arange(18) < torch.tensor([[18], [3]])
+    qkv_NY, memory_BAX = torch.randn(4, 60, generator=draw), torch.randn(2, 90, 40, generator=draw)
+    slots_NT = 18 + torch.stack([torch.arange(0, 57, 3), torch.arange(36, 55)] * 2)
+    slots_NT[:, -1] = torch.tensor([80, 81, 80, 81])
+    qkv_NY, memory_BAX, slots_NT, prompt_BS = (x.to(DEVICE) for x in (qkv_NY, memory_BAX, slots_NT, prompt_BS))
+    copy_BAX = memory_BAX.clone()
+    found_NH = attend_to_slots(qkv_NY, memory_BAX, slots_NT, prompt_BS, used=80, heads=2)
+    copy_BAX[:, 80:82] = qkv_NY[:, 20:].view(2, 2, 40)
+    assert torch.equal(memory_BAX, copy_BAX)
+    cache = Cache([], prompt_BS, used=80, steps=0)
+    bias_NA = cache.bias(slots_NT, torch.arange(4, device=DEVICE) // 2, slots=90, dtype=torch.float32)
+    expected_BRH = attend(qkv_NY[:, :20].view(2, 2, 20), copy_BAX, bias_NA.view(2, 2, 90), 2)
+    assert_close(found_NH, expected_BRH.flatten(0, 1))
 
 
 # Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.

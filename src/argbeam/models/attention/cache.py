@@ -42,29 +42,31 @@ class Cache:
     def append(self, layer: int, new_BRX: Float[Tensor, "B R X"]) -> "tuple[Memory, Float[Tensor, 'B A X']]":
         """The layer's memory with one slot more for each row, and all its slots in use.
 
-        Without gradient the slots are written in place, unless another state has written there: then, and where there
-        is no room, they are copied first. A state that was given keeps its slots as they are.
+        Without gradient the slots are written in place. A state that was given keeps its slots as they are.
         """
-        memory, used, end = self.memories[layer], self.used, self.used + new_BRX.shape[1]
+        used, end = self.used, self.used + new_BRX.shape[1]
         if torch.is_grad_enabled():
-            memory = Memory(torch.cat([memory.slots_BAX[:, :used].to(new_BRX.dtype), new_BRX], 1))
+            memory = Memory(torch.cat([self.memories[layer].slots_BAX[:, :used].to(new_BRX.dtype), new_BRX], 1))
             return memory, memory.slots_BAX
-        if memory.written != used or memory.slots_BAX.shape[1] < end:
-            memory = self._moved(memory, new_BRX)
+        memory = self.writable(layer, rows=new_BRX.shape[1], dtype=new_BRX.dtype)
         memory.slots_BAX[:, used:end] = new_BRX
-        memory.written = end
         return memory, memory.slots_BAX[:, :end]
 
-    def _moved(self, memory: Memory, new_BRX: Tensor) -> Memory:
-        """A copy with room for the steps to come."""
-        batch, rows, width = new_BRX.shape
-        room = max(self.used + rows * max(self.steps, _STEPS), 2 * self.used)
-        # Zeros: rows that are left out of a step do not write their slots, and those must not be NaN.
-        moved_BAX = new_BRX.new_zeros(batch, room, width)
-        moved_BAX[:, : self.used] = memory.slots_BAX[:, : self.used]
-        moved = Memory(moved_BAX)
-        moved.written = self.used
-        return moved
+    def writable(self, layer: int, *, rows: int, dtype: torch.dtype) -> Memory:
+        """The layer's memory, in which one slot more for each row is taken and must now be written.
+
+        It is a copy with room for the steps to come, if another state has written there or if there is no room.
+        """
+        memory, used, end = self.memories[layer], self.used, self.used + rows
+        slots_BAX = memory.slots_BAX
+        if memory.written != used or slots_BAX.shape[1] < end:
+            room = max(used + rows * max(self.steps, _STEPS), 2 * used)
+            # Zeros: rows that are left out of a step do not write their slots, and those must not be NaN.
+            moved_BAX = slots_BAX.new_zeros(slots_BAX.shape[0], room, slots_BAX.shape[2], dtype=dtype)
+            moved_BAX[:, :used] = slots_BAX[:, :used]
+            memory = Memory(moved_BAX)
+        memory.written = end
+        return memory
 
     def after(self, memories: Sequence[Memory], rows: int) -> "Cache":
         """The cache of the next state."""

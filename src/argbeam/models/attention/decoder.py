@@ -5,6 +5,7 @@ Letters as in `cache`; Y = query, key and value side by side, Q queries, X rows 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -16,6 +17,7 @@ from argbeam.models.attention.layers import Positions, Stack, vectors_of, with_m
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.steps import DECODER_SITE
 from argbeam.models.state import Places, State
+from argbeam.runtime import device as devices
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class TransformerDecoder(Stack):
         self, state: State, tokens_X: Int[Tensor, " X"], rows_X: Int[Tensor, " X"] | None, places: Places | None
     ) -> State:
         """The state after one more token; the slots of the tokens before it are read through `rows_X`."""
+        if places is None and not torch.is_grad_enabled() and devices.kernels_usable(tokens_X, self.embedding.weight):
+            return self._step_by_kernels(state, tokens_X, rows_X)
         shared, time, width = state.sentence, state.time, self.hidden
         cache: Cache = shared["cache"]
         sources: Sources = shared["sources"]
@@ -87,6 +91,39 @@ class TransformerDecoder(Stack):
         output_XH = self.norm(x_BRH).flatten(0, 1)
         shared = {**shared, "cache": cache.after(memories, rows.lanes), "positions": positions}
         return State(shared, {"slots": slots_XT, "output": output_XH}, time + 1)
+
+    def _step_by_kernels(self, state: State, tokens_N: Int[Tensor, " N"], rows_N: Int[Tensor, " N"] | None) -> State:
+        """The same in fewer operations."""
+        from argbeam.models.attention import step_kernel as kernels
+
+        shared, time, weight_VH = state.sentence, state.time, self.embedding.weight
+        cache: Cache = shared["cache"]
+        sources: Sources = shared["sources"]
+        positions: Positions = shared["positions"].until(time + 1)
+        here, used, lanes = positions.part(time, 1), cache.used, len(tokens_N) // len(cache.prompt_BS)
+        first, noise = shared["masks"].each(lambda mask_BTW: mask_BTW[:, time])
+        product = partial(kernels.product, lanes=lanes, dtype=working_dtype(weight_VH))
+        position_H = None if self.rotary else here.table_PD[0]
+        before = (state.hypothesis["slots"], rows_N)
+        x_NH, slots_NT = kernels.begin(tokens_N, weight_VH, position_H, first, *before, used=used, lanes=lanes)
+        memories = []
+        for i, layer in enumerate(self.layers):
+            qkv_NY = here.turn(product(x_NH, layer.own_in, norm=layer.own_norm))
+            memories.append(cache.writable(i, rows=lanes, dtype=qkv_NY.dtype))
+            slots_BAX = memories[i].slots_BAX
+            found_NH = kernels.attend_to_slots(
+                qkv_NY, slots_BAX, slots_NT, cache.prompt_BS, used=used, heads=self.heads
+            )
+            x_NH = product(found_NH, layer.own_out, mask_BO=noise[i][0], residual_NO=x_NH)
+            if sources.slots:
+                query_NH = product(x_NH, layer.source_in, norm=layer.source_norm)
+                query_BRH = query_NH.view(-1, lanes, self.hidden)
+                found_NH = attend(query_BRH, sources.slots[i], sources.bias_B1S, self.heads).flatten(0, 1)
+                x_NH = product(found_NH, layer.source_out, mask_BO=noise[i][1], residual_NO=x_NH)
+            wide_NF = product(x_NH, layer.widen, norm=layer.wide_norm, relu=True, mask_BO=noise[i][-1])
+            x_NH = product(wide_NF, layer.narrow, mask_BO=noise[i][-2], residual_NO=x_NH)
+        shared = {**shared, "cache": cache.after(memories, lanes), "positions": positions}
+        return State(shared, {"slots": slots_NT, "output": self.norm(x_NH)}, time + 1)
 
     def read(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None
