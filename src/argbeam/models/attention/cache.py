@@ -77,9 +77,7 @@ class Cache:
     ) -> Float[Tensor, "X A"]:
         """0 where a row may look, minus infinity elsewhere: the prompt, and the row's own slots."""
         prompt = self.prompt_BS.shape[1]
-        # CUDA kernels want rows that begin at a multiple of 8.
-        bias_XA = torch.full((len(slots_XT), slots + -slots % 8), -torch.inf, dtype=dtype, device=slots_XT.device)
-        bias_XA = bias_XA.scatter_(1, slots_XT, 0.0)[:, :slots]
+        bias_XA = _zeros((len(slots_XT), slots), dtype, slots_XT.device).fill_(-torch.inf).scatter_(1, slots_XT, 0.0)
         if prompt:
             bias_XA[:, :prompt] = as_bias(self.prompt_BS, dtype)[sentence_X]
         return bias_XA
@@ -87,7 +85,13 @@ class Cache:
 
 def as_bias(seen: Bool[Tensor, "*N A"], dtype: torch.dtype) -> Float[Tensor, "*N A"]:
     """0 where true, minus infinity elsewhere."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+    return _zeros(seen.shape, dtype, seen.device).masked_fill_(~seen, -torch.inf)
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Rows begin at a multiple of 8, or CUDA would copy them at each use."""
+    *rows, columns = shape
+    return torch.zeros(*rows, columns + -columns % 8, dtype=dtype, device=device)[..., :columns]
 
 
 def attend(
