@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from argbeam.models import Network, make_model
 from argbeam.reports.table import table
 from argbeam.runtime.graph_cache import CudaRecorder, GraphCache
 from argbeam.runtime.group import ALONE, Group
-from argbeam.search.score_rules import LastScore, LogprobSum
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import LstmModel, Model, TransformerLmModel, TransformerModel
@@ -99,19 +99,22 @@ class _Bench:
     bf16: bool
     group: Group
 
-    def training(self, beams: Sequence[int]) -> Iterator[_Timed]:
+    def training(self, beams: Sequence[int], rules: Sequence[ScoreRule]) -> Iterator[_Timed]:
         shape = self.shape
         anything = Unconstrained(shape.vocabulary, end_symbol=True)
         losses: list[tuple[str, int, StepLoss]] = [("cross_entropy", 0, CrossEntropy())]
-        losses += [("bso", k, Bso(anything, train_beam=k, start_beam=k).at(0)) for k in beams]
-        if shape.source == shape.target:  # a permutation is as long as its source
-            conbso = [(k, Bso(Permutation(), train_beam=k, start_beam=k, open_length=False)) for k in beams]
-            losses += [("conbso", k, loss.at(0)) for k, loss in conbso]
+        for rule in rules:
+            name = "" if rule == LastScore() else f"_{rule.name}"
+            bso = [(k, Bso(anything, train_beam=k, start_beam=k, rule=rule)) for k in beams]
+            losses += [(f"bso{name}", k, loss.at(0)) for k, loss in bso]
+            if shape.source == shape.target:  # a permutation is as long as its source
+                bso = [(k, replace(loss, successors=Permutation(), open_length=False)) for k, loss in bso]
+                losses += [(f"conbso{name}", k, loss.at(0)) for k, loss in bso]
         free, permuted = (random_batch(shape, self.group, end=end) for end in (True, False))
         if self.device.type == "cuda":
             free, permuted = free.pin(), permuted.pin()
         for system, beam, loss in losses:
-            yield self._training(system, beam, loss, permuted if system == "conbso" else free)
+            yield self._training(system, beam, loss, permuted if system.startswith("conbso") else free)
 
     def _training(self, system: str, beam: int, loss: StepLoss, batch: Batch) -> _Timed:
         model = random_model(self.shape).to(self.device)
@@ -153,15 +156,16 @@ def bench(
     rounds: int = 20,
     capture: bool = True,
     bf16: bool = False,
+    rules: Sequence[ScoreRule] = (LastScore(),),
     group: Group = ALONE,
     done: Callable[[int], None] = lambda count: None,
 ) -> Iterator[BenchRow]:
     """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam.
 
-    `bf16`: training as with `runtime.precision = "bf16"`. `done(1)` is called after each round.
+    `bf16`: training as with `runtime.precision = "bf16"`. `rules` are those of BSO. `done(1)` is called after each round.
     """
     made = _Bench(shape, device, capture and device.type == "cuda", bf16, group)
-    systems = [*made.training(train_beams), *made.decoding(test_beams)]
+    systems = [*made.training(train_beams, rules), *made.decoding(test_beams)]
     for system in systems:
         _warm_up(system, device)
     for _ in range(rounds):

@@ -61,12 +61,24 @@ def test_the_command_prints_a_list_of_rows_or_a_table() -> None:
 def test_transformers_are_timed_in_bf16_too(model: str, title: str) -> None:
     sizes = ["--device", "cpu", "--batch", "2", "--source", "3", "--target", "3", "--vocab", "20", "--beams", "2"]
     named = ["--model", model, "--layers", "2", "--width", "64", "--bf16", "--test-beams", "1", "--rounds", "2"]
-    lines = CliRunner().invoke(cli.app, ["bench", *sizes, *named]).stdout.splitlines()
+    rules = ["--rule", "last_score,logprob_sum"]
+    lines = CliRunner().invoke(cli.app, ["bench", *sizes, *named, *rules]).stdout.splitlines()
     assert lines[0] == f"B 2, S 3, T 3, V 20, {title}, cpu"
-    assert [line.split()[0] for line in lines[2:5]] == ["cross_entropy", "bso", "conbso"]
+    systems = ["cross_entropy", "bso", "conbso", "bso_logprob_sum", "conbso_logprob_sum"]
+    assert [line.split()[0] for line in lines[2:7]] == systems
 
 
-def test_a_model_that_the_bench_does_not_know_is_named() -> None:
-    done = CliRunner().invoke(cli.app, ["bench", "--device", "cpu", "--model", "gru"])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--model", "gru"], "model gru: accepted: lstm, transformer, transformer_lm"),
+        (
+            ["--rule", "score_sum,sums"],
+            "--rule score_sum,sums: accepted: one or more of last_score, score_sum, logprob_sum, with commas",
+        ),
+    ],
+)
+def test_a_model_or_rule_that_the_bench_does_not_know_is_named(option: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli.app, ["bench", "--device", "cpu", *option])
     assert done.exit_code != 0
-    assert str(done.exception) == "model gru: accepted: lstm, transformer, transformer_lm"
+    assert str(done.exception) == message

@@ -28,6 +28,7 @@ from argbeam.cli.options import (
     folder,
     number,
     parse_beams,
+    parse_rules,
 )
 from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.settings import MOST_BEAM
@@ -254,6 +255,7 @@ def bench(
     layers: Annotated[int, number("--layers", "Layers of the decoder, and of an encoder.", 1)] = 1,
     hidden: Annotated[int, number("--hidden", "Size of hidden states and word vectors.", 1, also="--width")] = 256,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train with products in bf16.")] = False,
+    rule: Annotated[str, typer.Option(metavar="RULE,...", help="Score rules of BSO.")] = "last_score",
     beams: Annotated[str, typer.Option(metavar="K,...", help="Train beams.")] = "2,3,4,5,6,11",
     test_beams: Annotated[str, typer.Option(metavar="K,...", help="Beams of decoding.")] = "1,5,10",
     rounds: Annotated[int, number("--rounds", "Timed rounds; a figure is their median.", 2)] = 20,
@@ -273,6 +275,7 @@ def bench(
     set_precision(chosen, tf32=True)
     shape = BenchShape(batch, source, target, vocab, layers, hidden, model)
     trained, tested = parse_beams(beams, option="--beams"), parse_beams(test_beams, option="--test-beams")
+    rules = parse_rules(rule)
     with joined() as group:
         if group.leads:
             note(f"timing {rounds} rounds at {shape}, {chosen.type}; this takes a minute or more")
@@ -284,6 +287,7 @@ def bench(
                 test_beams=tested,
                 rounds=rounds,
                 bf16=bf16,
+                rules=rules,
                 group=group,
                 done=done,
             )

@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from argbeam.errors import ConfigError
 from argbeam.settings import MOST_BEAM
+
+if TYPE_CHECKING:
+    from argbeam.search.score_rules import ScoreRule
 
 
 def number(
@@ -61,6 +64,16 @@ def parse_beams(text: str, *, option: str = "--beam") -> list[int]:
     if not all(re.fullmatch("[0-9]{1,8}", part) and 0 < int(part) <= MOST_BEAM for part in parts):
         raise ConfigError(f"{option} {text}: accepted: whole numbers from 1 to {MOST_BEAM}, such as 1,5,10")
     return list(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_rules(text: str) -> list["ScoreRule"]:
+    """`last_score,score_sum` as score rules."""
+    from argbeam.search.score_rules import SCORE_RULES
+
+    names = [name.strip() for name in text.split(",")]
+    if not set(names) <= set(SCORE_RULES):
+        raise ConfigError(f"--rule {text}: accepted: one or more of {', '.join(SCORE_RULES)}, with commas")
+    return [SCORE_RULES[name] for name in dict.fromkeys(names)]
 
 
 def _recipes(incomplete: str) -> list[str]:

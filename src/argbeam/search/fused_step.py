@@ -19,13 +19,19 @@ def kernel_fits(scores: AllScores | LiveScores, beam_size: int) -> TypeGuard[All
     return (
         isinstance(scores, AllScores)
         and isinstance(scores.rule, LastScore | ScoreSum | LogprobSum)
-        and devices.kernels_usable(scores.scores_BRC)
-        and fused_step_kernel.fits(beam_size, scores.scores_BRC.shape[2], kept_with_gold(beam_size))
+        and devices.kernels_usable(scores.given_BRC)
+        and fused_step_kernel.fits(beam_size, scores.columns, kept_with_gold(beam_size))
     )
 
 
 def kernel_step(beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldToken) -> tuple[SearchStep, Verdict]:
     """`gold.gold_step` in one kernel."""
     return fused_step_kernel.search_step(
-        beam, scores.scores_BRC, scores.candidates_BC, allowed_NC, gold, sums=scores.rule.adds_up
+        beam,
+        scores.given_BRC,
+        scores.candidates_BC,
+        allowed_NC,
+        gold,
+        sums=scores.rule.adds_up,
+        normalise=scores.raw,
     )

@@ -39,10 +39,18 @@ def fits(beam_size: int, columns: int, kept: int) -> bool:
 
 
 def search_step(
-    beam: Beam, scores_BRC: Tensor, candidates_BC: Tensor | None, allowed_NC: Tensor, gold: GoldToken, *, sums: bool
+    beam: Beam,
+    scores_BRC: Tensor,
+    candidates_BC: Tensor | None,
+    allowed_NC: Tensor,
+    gold: GoldToken,
+    *,
+    sums: bool,
+    normalise: bool = False,
 ) -> tuple[SearchStep, Verdict]:
     """`gold.gold_step`: `scores_BRC` are those of the newest tokens, gold's lane last; `allowed_NC` has 1 row if all
-    rows agree; `sums`: prefixes have the sums of their tokens' scores."""
+    rows agree; `sums`: prefixes have the sums of their tokens' scores; `normalise`: of their log-probabilities, over
+    all columns."""
     batch, lanes, columns = scores_BRC.shape
     beam_size = lanes - 1
     kept = kept_with_gold(beam_size)
@@ -54,12 +62,14 @@ def search_step(
     blocks = -(-columns // _BLOCK.value)
     masks = allowed_NC.view(torch.uint8)
     mask_stride = 0 if allowed_NC.shape[0] == 1 else allowed_NC.stride(0)
-    maxima_BKN = scores_BRC
+    maxima_BRN = normaliser_BRN = scores_BRC
     if wide:
-        maxima_BKN = scores_BRC.new_empty(batch, beam_size, blocks)
-        _block_maxima[(batch * beam_size, -(-blocks // _SPAN))](
-            scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BKN,
-            columns, blocks, K=beam_size, SPAN=_SPAN,
+        rows_read = lanes if normalise else beam_size  # gold's lane is read for its normaliser alone
+        maxima_BRN = scores_BRC.new_empty(batch, rows_read, blocks)
+        normaliser_BRN = torch.empty_like(maxima_BRN) if normalise else maxima_BRN
+        _block_maxima[(batch * rows_read, -(-blocks // _SPAN))](
+            scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BRN, normaliser_BRN,
+            columns, blocks, LANES=lanes, READ=rows_read, SPAN=_SPAN, NORMALISE=normalise,
         )  # fmt: skip
 
     step, verdict = _to_fill(batch, beam_size, like=scores_BRC)
@@ -67,7 +77,7 @@ def search_step(
     tile = rows * power_of_two(blocks if wide else columns, 16)
     listed: Any = scores_BRC if candidates_BC is None else candidates_BC
     _step[(batch,)](
-        scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BKN,
+        scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BRN, normaliser_BRN,
         listed, listed.stride(0),
         beam.score_BK.contiguous(), beam.is_gold_BK.contiguous().view(torch.uint8),
         gold.token_B, gold.token_B.stride(0), beam.gold_score_B, beam.gold_score_B.stride(0),
@@ -82,7 +92,7 @@ def search_step(
         LISTED=power_of_two(columns, 16) if candidates_BC is not None else 16,
         BLOCKS=power_of_two(blocks, 16) if wide else 16,
         WIDE=wide, LIST=candidates_BC is not None, SUMS=sums, RESTARTS=gold.policy.restarts,
-        TOP=gold.ended_gives_up_place, END=EOS,
+        TOP=gold.ended_gives_up_place, END=EOS, NORMALISE=normalise,
         num_warps=8 if tile > 2048 else 4,
     )  # fmt: skip
     return step, verdict
@@ -109,21 +119,37 @@ def _by_column(x: Tensor) -> Tensor:
 
 @triton.jit
 def _block_maxima(
-    scores, scores_b, scores_r, allowed, allowed_n, maxima, columns, blocks, K: tl.constexpr, SPAN: tl.constexpr
-):
+    scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, columns, blocks,
+    LANES: tl.constexpr, READ: tl.constexpr, SPAN: tl.constexpr, NORMALISE: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
-    b, k = row // K, row % K
+    b, r = row // READ, row % READ
     block = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     column = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
     real = column < columns
-    valid = tl.load(allowed + (b * (K + 1) + k).to(tl.int64) * allowed_n + column, mask=real, other=0) != 0
-    value = tl.load(scores + b.to(tl.int64) * scores_b + k * scores_r + column, mask=real & valid, other=-float("inf"))
+    valid = tl.load(allowed + (b * LANES + r).to(tl.int64) * allowed_n + column, mask=real, other=0) != 0
+    # Where scores are normalised, those of tokens that are not allowed count as well.
+    read = real if NORMALISE else real & valid
+    value = tl.load(scores + b.to(tl.int64) * scores_b + r * scores_r + column, mask=read, other=-float("inf"))
+    if NORMALISE:
+        tl.store(normaliser + row * blocks + block, _log_of_sum(value), mask=block < blocks)
+        value = tl.where(valid, value, -float("inf"))
     tl.store(maxima + row * blocks + block, tl.max(value, 1), mask=block < blocks)
 
 
 @triton.jit
+def _log_of_sum(value):
+    """The log of the sum of exp of each row; minus infinity of a row of nothing else."""
+    most = tl.max(value, 1)
+    nothing = most == -float("inf")
+    most = tl.where(nothing, 0.0, most)
+    total = tl.sum(tl.exp(value - most[:, None]), 1)
+    return tl.where(nothing, -float("inf"), most + tl.log(tl.where(nothing, 1.0, total)))
+
+
+@triton.jit
 def _step(
-    scores, scores_b, scores_r, allowed, allowed_n, maxima, candidates, candidates_b,
+    scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, candidates, candidates_b,
     parent_score, is_gold, gold, gold_b, gold_before, gold_before_b, active, best_wrong,
     tokens_out, parents_out, scores_out, is_gold_out, violation_out, rival_out, rival_score_out, rival_ended_out,
     gold_score_out, next_rows, next_tokens, next_score, next_is_gold,
@@ -131,7 +157,7 @@ def _step(
     K: tl.constexpr, KP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
     COLUMNS: tl.constexpr, LISTED: tl.constexpr, BLOCKS: tl.constexpr,
     WIDE: tl.constexpr, LIST: tl.constexpr, SUMS: tl.constexpr, RESTARTS: tl.constexpr, TOP: tl.constexpr,
-    END: tl.constexpr,
+    END: tl.constexpr, NORMALISE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     never = -float("inf")
@@ -140,11 +166,17 @@ def _step(
     parent_score_k = tl.load(parent_score + b * K + k, mask=k < K, other=never)
     scores += b * scores_b
 
-    # The J best successors, best first: scores, parents' places, columns.
+    # The J best successors, best first: scores, parents' places, columns. The normaliser of a row is a constant of it:
+    # a parent loses it instead of its tokens.
     if WIDE:
         n = tl.arange(0, BLOCKS)
         inside = (k < K)[:, None] & (n < blocks)[None, :]
-        best = tl.load(maxima + (b * K + k)[:, None] * blocks + n[None, :], mask=inside, other=never)
+        read_row = b * (K + 1 if NORMALISE else K) + k
+        place = read_row[:, None] * blocks + n[None, :]
+        if NORMALISE:
+            row_normaliser = _log_of_sum(tl.load(normaliser + place, mask=inside, other=never))
+            parent_score_k -= tl.where(k < K, row_normaliser, 0.0)
+        best = tl.load(maxima + place, mask=inside, other=never)
         value, row_j, block_j = _largest(_prefix_scores(best, parent_score_k, SUMS), J, JP, BLOCKS)
         column = block_j[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
         # Where fewer blocks than places hold anything, a block must not be read twice.
@@ -152,7 +184,7 @@ def _step(
         lane = (b * (K + 1) + row_j)[:, None] * allowed_n
         valid = tl.load(allowed + lane + column, mask=real, other=0) != 0
         near = tl.load(scores + row_j[:, None] * scores_r + column, mask=real & valid, other=never)
-        near_parent_score = tl.load(parent_score + b * K + row_j, mask=row_j < K, other=never)
+        near_parent_score = _at(parent_score_k, row_j, KP)
         score_j, slot_j, place_j = _largest(_prefix_scores(near, near_parent_score, SUMS), J, JP, _BLOCK)
         parent_j = _at(row_j, slot_j, JP)
         column_j = _at(block_j, slot_j, JP) * _BLOCK + place_j
@@ -161,7 +193,11 @@ def _step(
         real = (k < K)[:, None] & (column < columns)[None, :]
         lane = (b * (K + 1) + k)[:, None] * allowed_n
         valid = tl.load(allowed + lane + column[None, :], mask=real, other=0) != 0
-        value = tl.load(scores + k[:, None] * scores_r + column[None, :], mask=real & valid, other=never)
+        read = real if NORMALISE else real & valid
+        value = tl.load(scores + k[:, None] * scores_r + column[None, :], mask=read, other=never)
+        if NORMALISE:
+            parent_score_k -= tl.where(k < K, _log_of_sum(value), 0.0)
+            value = tl.where(valid, value, never)
         score_j, parent_j, column_j = _largest(_prefix_scores(value, parent_score_k, SUMS), J, JP, COLUMNS)
     # An empty place is row 0 and column 0; scores that are not numbers must not lead outside either.
     parent_j = tl.minimum(parent_j, K - 1)
@@ -178,6 +214,14 @@ def _step(
         gold_score = tl.max(tl.load(scores + K * scores_r + listed, mask=same & (listed < columns), other=never), 0)
     else:
         gold_score = tl.load(scores + K * scores_r + gold_token)
+    if NORMALISE:
+        if WIDE:
+            n = tl.arange(0, BLOCKS)
+            gold_lane = tl.load(normaliser + (b * (K + 1) + K) * blocks + n, mask=n < blocks, other=never)
+        else:
+            column = tl.arange(0, COLUMNS)
+            gold_lane = tl.load(scores + K * scores_r + column, mask=column < columns, other=never)
+        gold_score -= tl.max(_log_of_sum(gold_lane[None, :]), 0)
     gold_score -= margin_per_token
     if SUMS:
         gold_score += tl.load(gold_before + b * gold_before_b)
@@ -250,6 +294,6 @@ def _largest(value, J: tl.constexpr, JP: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _at(values, index, P: tl.constexpr):
-    """`values[index]` for two vectors of length P."""
+    """`values[index]`, where there are P values."""
     i = tl.arange(0, P)
     return tl.sum(tl.where(index[:, None] == i[None, :], values[None, :], 0), 1)

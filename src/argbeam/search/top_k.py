@@ -1,6 +1,7 @@
 """The best successors of a beam: the scores of their newest tokens, and the K best of all."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,16 +18,21 @@ BLOCK, BLOCKS = 64, 16
 
 @dataclass(frozen=True)
 class AllScores:
-    """Scores of every token, or of every candidate, in every row."""
+    """Scores of every token, or of every candidate, in every row; if `raw`, still to be normalised by the rule."""
 
     rule: ScoreRule
-    scores_BRC: Float[Tensor, "B R C"]
+    given_BRC: Float[Tensor, "B R C"]
     candidates_BC: Int[Tensor, "B C"] | None
+    raw: bool = False
+
+    @cached_property
+    def scores_BRC(self) -> Float[Tensor, "B R C"]:
+        return self.given_BRC.log_softmax(2) if self.raw else self.given_BRC
 
     @property
     def columns(self) -> int:
         """The number of tokens with a score in each row."""
-        return self.scores_BRC.shape[2]
+        return self.given_BRC.shape[2]
 
     def top_successors(self, beam: Beam, allowed_NC: Bool[Tensor, "N C"], *, kept: int) -> TopSuccessors:
         """The best valid successors of a beam, whose rows are the first of each sentence."""
@@ -85,10 +91,18 @@ def score_tokens(
     candidates_BC: Int[Tensor, "B C"] | None,
     live: Live | None,
 ) -> AllScores | LiveScores:
-    """Scores of the next tokens: in live rows alone where these are known and there is no short list of candidates."""
-    if live is None or candidates_BC is not None:
+    """Scores of the next tokens: in live rows alone where these are known and the whole vocabulary is scored."""
+    if live is None and candidates_BC is None and rule.normalised:  # a kernel of the step may normalise them itself
+        return AllScores(rule, scorer.scores(output_BRH), None, raw=True)
+    if live is None or (candidates_BC is not None and not rule.normalised):
         return AllScores(rule, rule.token_scores(scorer, output_BRH, candidates_BC), candidates_BC)
-    output_XH = output_BRH.flatten(0, 1).index_select(0, live.beam_place_X)
+    output_NH = output_BRH.flatten(0, 1)
+    if candidates_BC is not None:  # log-probabilities of a short list need the scores of the whole vocabulary
+        place_X = live.places.place_X
+        sentence_X = place_X // output_BRH.shape[1]
+        scores_X1C = rule.token_scores(scorer, output_NH[place_X][:, None], candidates_BC[sentence_X])
+        return AllScores(rule, scores_X1C[live.row_BR, 0], candidates_BC)
+    output_XH = output_NH.index_select(0, live.beam_place_X)
     return LiveScores(rule, scorer, output_BRH, live, rule.token_scores(scorer, output_XH[None], None)[0])
 
 

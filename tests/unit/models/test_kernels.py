@@ -207,7 +207,9 @@ SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
 
 @pytest.mark.parametrize(("beam_size", "columns"), SEARCHES)
 @pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("rule", [LastScore(), ScoreSum()], ids=["last_score", "score_sum"])
+@pytest.mark.parametrize(
+    "rule", [LastScore(), ScoreSum(), LogprobSum()], ids=["last_score", "score_sum", "logprob_sum"]
+)
 @pytest.mark.parametrize("stop", [None, StopTop(), StopBest()], ids=["fixed", "top", "best"])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("first", [False, True])
@@ -239,13 +241,16 @@ def test_a_step_of_the_search(
     policy = Restart(1.0, 0.3) if restarts else MaxViolation(1.0)
     gives_up = stop is not None and stop.ended_gives_up_place
     gold = GoldToken(policy, gives_up, gold_B, chance(0.9, batch), chance(0.4, batch))
-    scores = AllScores(rule, scores_BRC, candidates_BC)
+    normalise = rule.normalised and not listed  # a list of candidates is normalised before
+    scores = AllScores(rule, scores_BRC, candidates_BC, raw=normalise)
     plain, verdict = gold_step(beam, scores, allowed_NC, gold, start)
 
     if seed:  # any layout will do
         scores_BRC, allowed_NC = scores_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
         candidates_BC = None if candidates_BC is None else candidates_BC.T.contiguous().T
-    step, judged = search_step.search_step(beam, scores_BRC, candidates_BC, allowed_NC, gold, sums=rule.adds_up)
+    step, judged = search_step.search_step(
+        beam, scores_BRC, candidates_BC, allowed_NC, gold, sums=rule.adds_up, normalise=normalise
+    )
     best, expected = step.successors, plain.successors
     there_BJ = expected.scores_BJ > NEVER
     assert_close(best.scores_BJ, expected.scores_BJ)

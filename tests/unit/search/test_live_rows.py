@@ -153,6 +153,7 @@ SEARCHES: dict[str, tuple[Successors, ScoreRule, Stop | None, Policy | None]] = 
     "bso, stop best, sums": (ANYTHING[True], ScoreSum(), StopBest(), Restart(-0.3)),
     "bso, sums of log-probabilities": (ANYTHING[True], LogprobSum(), StopTop(), Restart(-0.3, 0.1)),
     "conbso": (Permutation(), LastScore(), None, Restart(-0.3)),
+    "conbso, sums of log-probabilities": (Permutation(), LogprobSum(), None, Restart(-0.3, 0.1)),
     "early update": (ANYTHING[False], ScoreSum(), None, EarlyUpdate(0.0)),
     "maximum violation": (ANYTHING[True], LastScore(), StopTop(), MaxViolation(0.5)),
     "maximum violation, constrained": (Permutation(), ScoreSum(), None, MaxViolation(0.5)),
