@@ -162,7 +162,7 @@ def bench(
 ) -> Iterator[BenchRow]:
     """Time cross-entropy, BSO and ConBSO steps at each train beam, then decoding at each test beam.
 
-    `bf16`: training as with `runtime.precision = "bf16"`. `rules` are those of BSO. `done(1)` is called after each round.
+    `bf16`: training as with `runtime.precision = "bf16"`. `rules`: of BSO. `done(1)` is called after each round.
     """
     made = _Bench(shape, device, capture and device.type == "cuda", bf16, group)
     systems = [*made.training(train_beams, rules), *made.decoding(test_beams)]
