@@ -29,7 +29,7 @@ from argbeam.search.search import Search, SearchSettings
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import LstmModel, Model, TransformerLmModel, TransformerModel
 from argbeam.training.captured_step import CapturedStep
-from argbeam.training.optimizer import Adagrad
+from argbeam.training.optimizer import Adagrad, AdamW
 from argbeam.training.step import TrainStep
 
 
@@ -118,8 +118,10 @@ class _Bench:
 
     def _training(self, system: str, beam: int, loss: StepLoss, batch: Batch) -> _Timed:
         model = random_model(self.shape).to(self.device)
-        rates = {"encoder": 0.02, "decoder": 0.02, "output": 0.1}
-        optimizer = Adagrad(model.modules_by_rate(), rates=rates, max_norm=5.0)
+        # Each kind of model with the optimizer of its recipes.
+        kind, rate = (Adagrad, 0.02) if self.shape.model == "lstm" else (AdamW, 0.0003)
+        groups = model.modules_by_rate()
+        optimizer = kind(groups, rates=dict.fromkeys(groups, rate), max_norm=5.0)
         step = TrainStep(model, optimizer, 1, self.device, bf16=self.bf16, group=self.group)
         captured = CapturedStep(step, CudaRecorder()) if self.capture else None
         run_step, updates = captured or step, itertools.count()
