@@ -431,3 +431,23 @@ def test_json_and_toml_give_every_number_and_path_back_exactly(rate: float, seed
 @pytest.mark.parametrize(("number", "expected"), [(1, "a"), (4, "a; b; c; d"), (6, "a; b; c; d and 2 more")])
 def test_a_long_difference_is_told_in_short(number: int, expected: str) -> None:
     assert in_short(list("abcdef")[:number]) == expected
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stage", "expected"),
+    [
+        ({}, {}, (64, 0, 1)),
+        ({"tokens": 90}, {}, (64, 90, 1)),
+        ({"size": 8, "accumulate": 2}, {"tokens": 90}, (8, 90, 2)),
+        ({"tokens": 90}, {"size": 8}, (8, 0, 1)),
+        ({"accumulate": 2}, {"accumulate": 3}, (64, 0, 3)),
+    ],
+)
+def test_a_stage_changes_what_it_says_of_the_batches(
+    recipe: dict[str, int], stage: dict[str, int], expected: tuple[int, int, int]
+) -> None:
+    table = mapping()
+    table["batch"], table["stages"]["bso"]["batch"] = recipe, stage
+    loaded = parse_recipe(table)
+    found = loaded.batch.of_stage(loaded.stages["bso"])
+    assert (found.size, found.tokens, found.accumulate) == expected

@@ -8,7 +8,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, LinearLR, LRScheduler, SequentialLR
 
-from argbeam.training.optimizer import Adagrad, AdamW, Optimizer
+from argbeam.losses import CrossEntropy
+from argbeam.models import make_model
+from argbeam.settings import LstmModel, Stage
+from argbeam.training.optimizer import Adagrad, AdamW, Optimizer, make_optimizer
 from argbeam.training.schedule import SCHEDULES, RateSchedule
 
 RATES = {"encoder": 0.02, "output": 0.2}
@@ -214,3 +217,20 @@ def test_adamw_averages_as_adagrad_does() -> None:
     with optimizer.averaged():
         assert weight.item() == pytest.approx(-0.6875)
     assert weight.item() == pytest.approx(-2.0)
+
+
+def test_a_stage_has_the_optimizer_of_its_settings() -> None:
+    """Factors of the rate by part, decay of matrices alone, a cosine over epochs times updates, and an average that
+    reaches back four epochs at most: of 5 updates, 1 - 1 / 20."""
+    optimizer = {"kind": "adamw", "rate": 0.5, "encoder_factor": 0.1, "output_factor": 2.0, "weight_decay": 0.3}
+    optimizer |= {"warmup": 7, "schedule": "cosine", "average": 0.999, "betas": [0.5, 0.75]}
+    stage = Stage.model_validate({"epochs": 6, "loss": {"kind": "cross_entropy"}, "optimizer": optimizer})
+    model = make_model(LstmModel(hidden=3, embedding=2), source_vocabulary=5, target_vocabulary=6)
+    made = make_optimizer(model, CrossEntropy(), stage, updates_per_epoch=5)
+    assert isinstance(made, AdamW)
+    assert made.schedule == RateSchedule(SCHEDULES["cosine"], 7, 30)
+    assert (made.betas, made.average) == ((0.5, 0.75), pytest.approx(0.95))
+    found = {id(made.parameters[i]): kind for kind, places in made.kinds.items() for i in places}
+    for part, rate in (("encoder", 0.05), ("decoder", 0.5), ("output", 1.0)):
+        for parameter in model.modules_by_rate()[part]:
+            assert found[id(parameter)] == (pytest.approx(rate), 0.3 if parameter.ndim == 2 else 0.0)
