@@ -78,7 +78,12 @@ class Runtime(Settings):
     precision: Literal["float32", "bf16"] = Field(default="float32", description="precision of the matrix products")
     tf32: bool = Field(default=True, description="allow TF32 in float32 products on CUDA")
     capture: bool = Field(default=True, description="on CUDA, one graph for each batch shape")
-    threads: int = Field(default=0, ge=0, le=4096, description="CPU threads; 0: torch's default")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="CPU threads; 0: torch's default in training, what is fast for the model in decoding",
+    )
     checkpoint_every: int = Field(default=500, ge=1, description="updates between checkpoints")
     store: bool = Field(default=False, description="keep examples in a file of the run folder, not in memory")
     not_finite_limit: int = Field(default=20, ge=1, description="stop after this many non-finite gradients in a row")
