@@ -50,7 +50,7 @@ def test_the_command_line_is_what_it_was() -> None:
         "evaluate": "run --split --beam --against --no-keep --json --set --data",
         "reproduce": "tables --data --out --seeds --jobs --set --dry-run",
         "report": "runs --out",
-        "bench": "--device --batch --source --target --vocab --model --layers --hidden --width --bf16 "
+        "bench": "--device --batch --source --target --vocab --model --layers --hidden --width --bf16 --rule "
         "--beams --test-beams --rounds --json",
         "recipes": "name",
         "settings": "",
