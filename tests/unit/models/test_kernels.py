@@ -402,7 +402,28 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
     assert_close(gradients, plain_gradients)
 
 
-def _gradients(loss: StepLoss, model: LstmSeq2Seq, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...], float]:
-    out = loss(model, batch, Noise(1, torch.tensor(5), batch.sentence_B))
+def test_a_training_step_of_a_transformer_with_kernels_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BSO with dropout and restarts: the search steps by kernels, the replay does not."""
+    examples = [Example((4, 5, 6), (6, 4, 5), 3), Example((7, 4), (4, 7), 8)]
+    batch = make_batch(examples).to(DEVICE)
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "hidden": 8, "heads": 2}
+    model = Transformer(layers=1, feed_forward=12, dropout=0.3, **sizes).to(DEVICE)
+    model.initialise(bound=0.5, generator=torch.Generator().manual_seed(1))
+    loss = Bso(Permutation(), 2, start_beam=2, margin=0.1, open_length=False).at(0)
+    with monkeypatch.context() as patched, as_on_a_device():
+        patched.setattr(devices, "kernels_usable", lambda *_: False)
+        plain, plain_gradients, violations = _gradients(loss, model, batch)
+    assert 0 < violations < 5
+    with monkeypatch.context() as patched, as_on_a_device():
+        patched.setattr(devices, "kernels_usable", lambda *_: True)
+        found, gradients, _ = _gradients(loss, model, batch)
+    assert_close(found, plain)
+    assert_close(gradients, plain_gradients)
+
+
+def _gradients(
+    loss: StepLoss, model: LstmSeq2Seq | Transformer, batch: Batch
+) -> tuple[Tensor, tuple[Tensor, ...], float]:
+    out = loss(model, batch, Noise(1, torch.tensor(5, device=batch.sentence_B.device), batch.sentence_B))
     gradients = torch.autograd.grad(out.total, list(model.parameters()), materialize_grads=True)
     return out.total, gradients, float(out.sums.get("violations", torch.zeros(())))
