@@ -516,8 +516,15 @@ def test_a_loaded_run_decodes_with_the_rules_it_was_trained_for(whole: Whole, tm
     finish(one_epoch(tmp_path), tmp_path / "run")
     plain = load(tmp_path / "run", device="cpu")
     assert (plain.rule, plain.stop) == (LogprobSum(), StopBest())
-    powered = load(tmp_path / "run", device="cpu", overrides=["decode.length_power=1.0", "decode.stop=best"])
+    as_servers_do = ["decode.length_power=1.0", "decode.stop=best"]
+    powered = load(tmp_path / "run", device="cpu", overrides=as_servers_do)
     assert (powered.rule, powered.stop) == (LogprobSum(1.0), StopBest())
+    sums = one_epoch(tmp_path, "stages.only.loss={kind='bso', rule='logprob_sum', margin_per_token=0.1}")
+    finish(sums, tmp_path / "sums")
+    own = load(tmp_path / "sums", device="cpu")
+    assert (own.rule, own.stop) == (LogprobSum(), StopTop())
+    served = load(tmp_path / "sums", device="cpu", overrides=as_servers_do)
+    assert (served.rule, served.stop) == (LogprobSum(1.0), StopBest())
 
 
 @pytest.mark.parametrize(("updates", "rule"), [(4, LogprobSum()), (11, LastScore())], ids=["pretrain", "bso"])
