@@ -59,14 +59,16 @@ class Latest:
     damaged: list[str]
 
 
-def save_training(folder: Path, saved: Saved, recipe: str, task: Task, data: Mapping[str, str]) -> None:
+def save_training(
+    folder: Path, saved: Saved, recipe: str, task: Task, data: Mapping[str, str], *, keep: int = 2
+) -> None:
     """Write a checkpoint of training's state with the recipe (JSON), the task's files and the digests of the data."""
     assets = {
         f"{_ASSET}{name}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in task.assets.items()
     }
     meta = {"recipe": recipe, "position": vars(saved.position), "rule": saved.rule, "stop": saved.stop}
     meta |= {"stage": saved.stage, "data": dict(data), "version": __version__}
-    save(folder, saved.position.update, {**saved.tensors, **assets}, meta)
+    save(folder, saved.position.update, {**saved.tensors, **assets}, meta, keep=keep)
 
 
 def save(folder: Path, position: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, keep: int = 2) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from argbeam.errors import CheckpointError, ConfigError
 from argbeam.runs import layout
-from argbeam.runs.checkpoint import Checkpoint, interpreting, latest, load, position_of, set_aside
+from argbeam.runs.checkpoint import Checkpoint, Latest, interpreting, latest, load, position_of, set_aside
 from argbeam.runtime.group import Group
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, read_recipe_json, recipe_from_json
@@ -69,20 +69,17 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
         position = None  # version 0.1 saved no state of a stage that was over
     moved = found.checkpoint is None or bool(_digests_of(found.checkpoint))
     check_same(recipe, folder, lambda line: _is_open(line, recipe, position, moved=moved))
-    if model.checkpoint is not None:
-        with interpreting(model.checkpoint.path):
-            trained = recipe_from_json(model.checkpoint.meta["recipe"], where=str(model.checkpoint.path))
-        further = [line for line in difference(trained, recipe) if line.startswith("stages.")]
-        if not further:
-            return Resumption(True, [f"{folder}: training is finished; nothing to do"], None)
-        if position is None:
-            raise ConfigError(
-                f"{folder}: {in_short(further)}: no checkpoint is there to train further from; "
-                f"a new --out with --set start={folder} starts from its model"
-            )
+    further = _trained_further(recipe, model)
+    if model.checkpoint is not None and not further:
+        return Resumption(True, [f"{folder}: training is finished; nothing to do"], None)
     rejected = [*found.rejected, *model.rejected]
     if rejected and found.checkpoint is None:
         raise CheckpointError(f"{rejected[0]}; no good checkpoint is left: restore one, or choose another --out")
+    if further and position is None:
+        raise ConfigError(
+            f"{folder}: {in_short(further)}: no checkpoint is there to train further from; "
+            f"a new --out with --set start={folder} starts from its model"
+        )
     notices = []
     for name, part in ((layout.CHECKPOINTS, found), (layout.MODEL, model)):
         for line, file in zip(part.rejected, part.damaged, strict=True):
@@ -91,6 +88,15 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
     if found.checkpoint is None and (folder / layout.RECORDS).exists():
         notices.append(f"{folder}: no checkpoint is there; training starts from the beginning")
     return Resumption(False, notices, found.checkpoint)
+
+
+def _trained_further(recipe: Recipe, model: Latest) -> list[str]:
+    """The differences of stages between a finished model and the recipe."""
+    if model.checkpoint is None:
+        return []
+    with interpreting(model.checkpoint.path):
+        trained = recipe_from_json(model.checkpoint.meta["recipe"], where=str(model.checkpoint.path))
+    return [line for line in difference(trained, recipe) if line.startswith("stages.")]
 
 
 def _digests_of(checkpoint: Checkpoint) -> dict[str, str]:

@@ -198,7 +198,7 @@ def _save_events(folder: Path, trainer: Trainer, digests: Mapping[str, str]) -> 
             save_training(folder / layout.CHECKPOINTS, event, recipe_json, task, digests)
         yield event
     if not trainer.stopping and leads:
-        save_training(folder / layout.MODEL, trainer.saved_between_stages(), recipe_json, task, digests)
+        save_training(folder / layout.MODEL, trainer.saved_between_stages(), recipe_json, task, digests, keep=1)
 
 
 def _started(trainer: Trainer, data: examples.TrainingData) -> dict[str, Any]:

@@ -383,6 +383,7 @@ def test_a_finished_run_trained_further_ends_as_one_that_was_longer_from_the_sta
     finish(further, tmp_path / "longer")
     assert_same_end(run, tmp_path / "longer")
     assert list(texts(finish(further, run))) == [f"{run}: training is finished; nothing to do"]
+    assert len(list((run / "model").iterdir())) == 1
     for stage, old, new in (("pretrain", 2, 3), ("bso", 5, 4)):
         refused = small_recipe("stages.bso.epochs=5", f"stages.{stage}.epochs={new}", data=data)
         difference = f"stages.{stage}.epochs: {old} -> {new}"
