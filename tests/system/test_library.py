@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import argbeam
-from argbeam.errors import DataError
 from small_runs import PRETRAIN, finish, short_text, small_recipe
 
 
@@ -37,14 +36,11 @@ def test_n_best_comes_best_first_with_what_the_search_saw(path: Path) -> None:
     assert len(decoded.trace) == 3
 
 
-def test_a_line_without_words_is_an_error(path: Path) -> None:
+def test_a_blank_line_has_an_empty_output_in_its_place(path: Path) -> None:
     run = argbeam.load(path)
-    with pytest.raises(DataError, match=r"^line 2: no words; a line holds one sentence$"):
-        run.decode(["ba", " "])
-    found = run.search(["ba", ""])
-    assert next(found)[0] == "ba"  # the line before it is decoded
-    with pytest.raises(DataError, match=r"^line 2: no words; a line holds one sentence$"):
-        next(found)
+    assert run.decode([" ", "ba", ""]) == ["", "ba", ""]
+    found = [(line, decoded.hypotheses) for line, decoded in run.search(["", "ba"])]
+    assert [line for line, _ in found] == ["", "ba"] and found[0][1] == ()
 
 
 @pytest.mark.parametrize("name", ["Model", "Loss", "Successors", "Choices", "Task", "ScoreRule", "Stop"])
