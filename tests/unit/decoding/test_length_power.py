@@ -25,7 +25,7 @@ from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
 from argbeam.tasks import Translation
 from argbeam.tasks.contract import Item, Score
-from oracles import ToyModel, brute_force_stop_best, logprob_sum, unconstrained
+from oracles import ToyModel, brute_force_refilled, logprob_sum, unconstrained
 from small_runs import RATES, finish, short_text, small_recipe
 from toy_task import VOCABULARY, ToyTask, items_of, number_of
 
@@ -66,7 +66,7 @@ def test_the_choice_is_the_best_of_all_powers_by_brute_force(
     for power in (tenths / 10 for tenths in (0, 2, 4, 6, 8, 10, 12, 14, 16)):
         tokens = 0
         for score, length in zip(scores, lengths, strict=True):
-            searched = brute_force_stop_best(following, score, beam=beam, length=length, length_power=power)
+            searched = brute_force_refilled(following, score, beam=beam, length=length, length_power=power)
             tokens += len(searched.sequences[0])
         expected[power] = -abs(tokens - wanted)
     assert found == expected
