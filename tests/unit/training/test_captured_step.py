@@ -58,11 +58,12 @@ KINDS: dict[str, ModelSettings] = {
     "transformer_lm": TransformerLmModel(layers=2, hidden=8, heads=2, feed_forward=7, positions="rotary"),
 }
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+FREE = Unconstrained(VOCABULARY, end_symbol=False)
 CONBSO = Bso(Permutation(), 3, open_length=False, epochs_per_beam=1)
 LOSSES: dict[str, Loss] = {
     "cross-entropy": CrossEntropy(),
     "smoothed": CrossEntropy(label_smoothing=0.1),
-    "bso": replace(CONBSO, successors=Unconstrained(VOCABULARY, end_symbol=False)),
+    "bso": replace(CONBSO, successors=FREE),
     "conbso": CONBSO,
     "early update": replace(CONBSO, policy=EarlyUpdate),
     "maximum violation": replace(CONBSO, policy=MaxViolation, rule=ScoreSum()),
@@ -71,7 +72,7 @@ LOSSES: dict[str, Loss] = {
     "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
     "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
     "mrt beam": Mrt(ANYTHING, Searched(3, open_length=True), alpha=0.5, include_gold=False),
-    "mixed": Mixed(Bso(ANYTHING, 3, epochs_per_beam=1, rule=LogprobSum(), margin_per_token=0.1), 0.3),
+    "mixed": Mixed(replace(CONBSO, successors=FREE, rule=LogprobSum(), margin_per_token=0.1), 0.3),
 }
 
 
