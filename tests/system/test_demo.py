@@ -118,13 +118,15 @@ def test_demo_recipes_need_no_files() -> None:
 
 @pytest.mark.slow
 def test_training_with_search_beats_seq2seq_on_the_generated_corpus(tmp_path: Path) -> None:
-    """ConBSO, at the beam it was trained for, with less than half of the demo's data and about half of its epochs."""
-    recipes = demo_recipes(tmp_path, seed=1, overrides=("data.train=2500", "data.dev=200", "runtime.device=cpu"))
+    """ConBSO, at the beam it was trained for, with a fifth of the demo's data and a third of its epochs: two seeds gave 7
+    and 8 BLEU more."""
+    sizes = ("data.train=1200", "data.dev=100", "data.test=200")
+    recipes = demo_recipes(tmp_path, seed=1, overrides=(*sizes, "runtime.device=cpu"))
     recipes = {
-        name: with_epochs(recipes[name], number) for name, number in (("seq2seq", 12), ("pretrain", 5), ("conbso", 7))
+        name: with_epochs(recipes[name], number) for name, number in (("seq2seq", 8), ("pretrain", 4), ("conbso", 4))
     }
     assert run_demo(recipes, tmp_path, jobs=1) == 0
-    assert bleu_at_beam_5(tmp_path, "conbso") > bleu_at_beam_5(tmp_path, "seq2seq") + 1
+    assert bleu_at_beam_5(tmp_path, "conbso") > bleu_at_beam_5(tmp_path, "seq2seq") + 2
 
 
 @pytest.mark.slow
