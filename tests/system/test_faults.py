@@ -41,7 +41,7 @@ def test_a_checkpoint_too_large_for_the_disk_is_one_line(tmp_path: Path) -> None
         f"cannot write {run}/checkpoints/checkpoint-000000002.safetensors: File too large; "
         "the checkpoints before it are untouched"
     )
-    assert checkpoint.latest(run / "checkpoints") == checkpoint.Latest(None, [])
+    assert checkpoint.latest(run / "checkpoints") == checkpoint.Latest(None, [], [])
     assert not list(run.glob("checkpoints/.*"))
     finish(recipe, run)
     finish(recipe, tmp_path / "whole")
