@@ -117,8 +117,8 @@ def test_what_was_chosen_holds_for_one_model_and_one_search(
         return {0.4: Evaluation(Score(0.0, {}, ""), [], [], 0, 0)}
 
     monkeypatch.setattr(trained, "evaluate_powers", chosen)
-    for overrides in ([], ["decode.beam=2"], ["decode.length_extra=3"], ["decode.stop=top"], ["decode.beam=2"]):
-        run = load(folder, device="cpu", overrides=[DEV, *overrides])
+    for override in ("seed=1", "decode.beam=2", "decode.length_extra=3", "decode.length_factor=1.5", "decode.beam=2"):
+        run = load(folder, device="cpu", overrides=[DEV, override])
         assert run.rule == LogprobSum(0.4)
     assert asked == [3, 2, 3, 3]
     before = fingerprint(run.model)
@@ -171,5 +171,6 @@ def test_a_choice_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ArgbeamError) as error:
         save_power(file, {"beam": 5}, {0.2: 1.0})
     assert str(error.value) == (
-        f"cannot write {file}: No such file or directory; the length power chosen on dev is saved there"
+        f"cannot write {file}: No such file or directory; the length power chosen on dev is saved there; "
+        "evaluate --no-keep writes nothing"
     )
