@@ -3,13 +3,14 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
+from argbeam.data.vocabulary import EOS
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.models import make_model
 from argbeam.models.contract import Network
@@ -18,7 +19,7 @@ from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
-from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
+from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained, UnconstrainedChoices
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Model, TransformerLmModel, TransformerModel
 from oracles import ToyModel
 from tape import TapeRecorder, as_on_a_device
@@ -137,10 +138,17 @@ def permutation_search(model: ToyModel) -> Search:
     return Search(model, Permutation(), SearchSettings(2, LastScore()))
 
 
+@dataclass(frozen=True)
+class NothingEnds:
+    """Successors that may contain the end symbol for all that the search can see, but never do."""
+
+    def start(self, batch: Batch) -> UnconstrainedChoices:
+        return UnconstrainedChoices(torch.arange(VOCABULARY)[None] > EOS)
+
+
 def test_a_search_is_looked_at_once_a_part_and_ends_at_the_first_at_which_all_are_over() -> None:
     """Limits 5, 11 and 20 with nothing that ends: 1, 2 and 3 parts of 8 steps, each recorded when first needed."""
-    never = Unconstrained(VOCABULARY, end_symbol=False)
-    search = Search(ToyModel(VOCABULARY), never, SearchSettings(2, LastScore(), StopTop()))
+    search = Search(ToyModel(VOCABULARY), NothingEnds(), SearchSettings(2, LastScore(), StopTop()))
     recorder, counts = TapeRecorder(), []
     captured, batch = CapturedSearch(recorder), make_batch([Example((4,), (), 1), Example((5,), (), 2)])
     for limits in ([3, 5], [3, 5], [5, 1], [2, 11], [20, 4], [2, 5]):
