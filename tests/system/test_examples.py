@@ -13,7 +13,7 @@ from argbeam import Example, LastScore, StopBest, beam_search, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.losses.replay import unroll
 from argbeam.models.contract import Unrolls
-from loss_cases import VOCABULARY, transformer
+from loss_cases import VOCABULARY, example_transformer
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_transformer_sorts_better_after_bso() -> None:
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_transformers_pass_gives_what_its_steps_give(pairs: bool) -> None:
     """Rows of gold and rival with restarts at random, or rows without: values and gradients, to rounding."""
-    model = transformer(3, 0.0)
+    model = example_transformer(3, 0.0)
     torch.manual_seed(1)
     rows, steps = 6, 14  # more steps than it has vectors for places
     batch = make_batch([Example((4, 5, 6, 1), (), 0), Example((6,), (), 1), Example((5, 5, 4), (), 2)])

@@ -206,7 +206,7 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
         rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
         stage = found.meta.get("stage", list(recipe.stages)[-1])  # missing in files of version 0.1
-        if stage and stage not in recipe.stages:
+        if stage not in ["", *recipe.stages]:
             raise ValueError(f"stage = {stage!r}: the recipe has none of that name")
     task = task_of(recipe, found)
     chosen = devices.choose_device(device or recipe.runtime.device)

@@ -122,11 +122,11 @@ def test_epochs_are_added_where_they_change_no_rate_so_far(tmp_path: Path, sched
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_that_dies_again_and_again_goes_on_to_the_same_end(whole: Whole, tmp_path: Path, seed: int) -> None:
-    """After one to seven events each time, with nothing saved when it dies but a checkpoint every two updates."""
+    """After two to twelve events each time, with nothing saved when it dies but a checkpoint every two updates."""
     recipe, undisturbed = small_recipe("runtime.checkpoint_every=2", data=whole[0].data.model_dump()), whole[1]
     draw, deaths = random.Random(seed), 0
     while not (tmp_path / "model").exists():
-        deaths += train_until(recipe, tmp_path, draw.randint(1, 7))
+        deaths += train_until(recipe, tmp_path, draw.randint(2, 12))
     assert deaths > 5
     assert_same_end(tmp_path, undisturbed)
 
