@@ -73,7 +73,7 @@ def test_beam_1_is_the_greedy_loop(name: str, data: st.DataObject, rule: ScoreRu
 
 @pytest.mark.parametrize("name", SEARCHES)
 @given(data=st.data(), rule=rules, beam=st.integers(1, 40), n_best=st.integers(1, 6))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_search_is_the_search_over_lists(
     name: str, data: st.DataObject, rule: ScoreRule, beam: int, n_best: int
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_search_is_the_search_over_lists(
     n_best=st.integers(1, 4),
     cut_off=st.booleans(),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_early_stopping_of_normalised_log_probabilities_equals_running_to_the_limit(
     case: Case, power: float, beam: int, n_best: int, cut_off: bool
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_search_that_ends_long_before_its_limit_finds_what_the_loops_find(stop
 
 
 @given(case=st.one_of(fixed_cases, open_cases), rule=rules, beam=st.integers(1, 12), data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_training_search_without_violations_is_the_decoding_search(
     case: Case, rule: ScoreRule, beam: int, data: st.DataObject
 ) -> None:

@@ -55,7 +55,7 @@ def test_the_training_search_is_the_search_over_lists(name: str) -> None:
         rule=rules,
         data=st.data(),
     )
-    @settings(max_examples=120)
+    @settings(max_examples=60)
     def agree(case: Case, beam: int, margin: float, rule: ScoreRule, data: st.DataObject) -> None:
         chosen = case.golds(data, rule, stop)
         found = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, policy=Restart(margin)).violations

@@ -78,7 +78,7 @@ def by_brute_force(kind: str, decoder: BatchDecoder, item: Item, *, beam: int, n
     batch=st.integers(1, 5),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_order(
     kind: str, sources: list[list[int]], rule: ScoreRule, beam: int, n_best: int, batch: int, seed: int
 ) -> None:

@@ -92,7 +92,7 @@ def rescored(task: Task, step: BsoStep, cost: SegmentCost) -> Callable[..., Tens
 
 
 @pytest.mark.parametrize(("model_name", "task_name"), CASES)
-@settings(max_examples=14)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
     model_name: str, task_name: str, data: st.DataObject
@@ -115,7 +115,7 @@ def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
 @pytest.mark.parametrize(
     ("policy", "rule"), [(policy, rule) for policy in POLICIES for rule in (LastScore(), ScoreSum(), LogprobSum())][1:]
 )
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_other_policies_and_sums_have_the_loss_of_rescoring_their_violations(
     policy: Callable[[float, float], Policy], rule: ScoreRule, data: st.DataObject
