@@ -449,19 +449,25 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+def two_exact_steps(name: str) -> tuple[list[Loss], list[RecordableStep]]:
+    """Two equal losses in float64, each with a step of its own."""
+    losses = [fresh(name, CPU) for _ in range(2)]
+    for loss in losses:
+        if loss.weights is not None:
+            loss.weights.module.double()
+    steps = [cpu_step(loss) for loss in losses]
+    for total in chain.from_iterable(step.optimizer.state for step in steps):
+        total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
+    return losses, steps
+
+
 @pytest.mark.parametrize(("numbers", "captured"), [([0, 1, 2, 3], False), ([4, 5, 6], True), ([8], False)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numbers(
     name: str, numbers: list[int], captured: bool, float64: None
 ) -> None:
     """To rounding in float64; with one sentence in four rows, the second half is padding alone."""
-    losses = [fresh(name, CPU) for _ in range(2)]
-    for loss in losses:
-        if loss.weights is not None:
-            loss.weights.module.double()
-    whole, split = (cpu_step(loss) for loss in losses)
-    for total in (*whole.optimizer.state, *split.optimizer.state):
-        total.fill_(0.01)  # from nothing, Adagrad takes a gradient of 1e-17, which is rounding, for a large one
+    losses, (whole, split) = two_exact_steps(name)
     batch, tried = plan().batch(numbers), list[int]()
     stepper = CapturedStep(split, split.recorder) if captured else split
     for update in range(3):
@@ -477,13 +483,7 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
 def test_batches_that_make_one_update_have_the_numbers_of_one_batch(name: str, captured: bool, float64: None) -> None:
     """To rounding in float64: eleven sentences at once, and in three batches of other shapes; the third update has one
     batch alone, and the loss changes between two updates."""
-    losses = [fresh(name, CPU) for _ in range(2)]
-    for loss in losses:
-        if loss.weights is not None:
-            loss.weights.module.double()
-    whole, parts = (cpu_step(loss) for loss in losses)
-    for total in (*whole.optimizer.state, *parts.optimizer.state):
-        total.fill_(0.01)  # as above
+    losses, (whole, parts) = two_exact_steps(name)
     stepper = CapturedStep(parts, parts.recorder) if captured else parts
     batches, three = plan(), [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10]]
     for update, numbers in enumerate([three, three, three[:1], three, three]):

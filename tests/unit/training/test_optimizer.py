@@ -34,12 +34,12 @@ def test_steps_are_those_of_torch_adagrad_after_clipping(max_norm: float, epsilo
     optimizer = Adagrad(ours, rates=RATES, max_norm=max_norm, epsilon=epsilon)
     reference = torch.optim.Adagrad([{"params": theirs[name], "lr": rate} for name, rate in RATES.items()], eps=epsilon)
     flat = [p for name in RATES for p in theirs[name]]
-    step_both(optimizer, reference, flat, steps=5, tolerance=1e-12, max_norm=max_norm)
+    assert_same_steps(optimizer, reference, flat, steps=5, tolerance=1e-12, max_norm=max_norm)
     for sums, other in zip(optimizer.sums, flat, strict=True):
         torch.testing.assert_close(sums, reference.state[other]["sum"], rtol=1e-12, atol=1e-14)
 
 
-def step_both(
+def assert_same_steps(
     optimizer: Optimizer,
     reference: torch.optim.Optimizer,
     flat: Sequence[nn.Parameter],
@@ -78,7 +78,7 @@ def test_steps_are_those_of_torch_adamw_after_clipping(max_norm: float) -> None:
     ]
     reference = torch.optim.AdamW(kinds, betas=(0.8, 0.95), eps=1e-3, foreach=False)
     flat = [p for name in RATES for p in theirs[name]]
-    step_both(optimizer, reference, flat, steps=6, tolerance=1e-6, max_norm=max_norm)
+    assert_same_steps(optimizer, reference, flat, steps=6, tolerance=1e-6, max_norm=max_norm)
     for first, second, other in zip(optimizer.firsts, optimizer.seconds, flat, strict=True):
         torch.testing.assert_close(first, reference.state[other]["exp_avg"], rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(second, reference.state[other]["exp_avg_sq"], rtol=1e-12, atol=1e-14)
@@ -110,7 +110,7 @@ def test_the_rate_follows_torchs_schedulers(name: str) -> None:
     kinds = [{"params": theirs[group], "lr": rate} for group, rate in RATES.items()]
     reference = torch.optim.AdamW(kinds, betas=(0.9, 0.98), weight_decay=0.0, foreach=False)
     flat = [p for group in RATES for p in theirs[group]]
-    step_both(optimizer, reference, flat, steps=12, tolerance=1e-6, schedule=TORCH_SCHEDULES[name](reference))
+    assert_same_steps(optimizer, reference, flat, steps=12, tolerance=1e-6, schedule=TORCH_SCHEDULES[name](reference))
 
 
 @pytest.mark.parametrize(
