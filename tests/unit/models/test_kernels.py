@@ -38,8 +38,10 @@ from argbeam.training.optimizer import Adagrad
 from loss_cases import small_lstm
 from tape import as_on_a_device
 
-# These run as on a GPU where there is one, and by the interpreter elsewhere.
+# What is sent here runs on a GPU where there is one, and by the interpreter elsewhere.
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# These have tensors on the CPU; with a GPU the tests marked `gpu` compare the same kernels with plain torch.
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
 
@@ -75,6 +77,7 @@ SIZES = [(3, 2, 20, 5), (2, 7, 33, 17), (9, 1, 16, 3)]
 @pytest.mark.parametrize(("sentences", "lanes", "hidden", "words"), SIZES)
 @pytest.mark.parametrize("noise", [False, True])
 @pytest.mark.parametrize("moved", [False, True])
+@interpreted
 def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int, noise: bool, moved: bool) -> None:
     generator = torch.Generator().manual_seed(hidden)
     draw, rows = partial(torch.randn, generator=generator), sentences * lanes
@@ -141,6 +144,7 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
 @pytest.mark.parametrize(
     ("seed", "update", "steps", "width", "rate"), [(1, 7, 3, 5, 0.3), (2**62, 2**33, 2, 1030, 0.8)]
 )
+@interpreted
 def test_masks_of_the_kernel_are_those_of_plain_torch(
     seed: int, update: int, steps: int, width: int, rate: float, dtype: torch.dtype
 ) -> None:
@@ -213,6 +217,7 @@ SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
 @pytest.mark.parametrize("stop", [None, StopTop(), StopBest()], ids=["fixed", "top", "best"])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("first", [False, True])
+@interpreted
 def test_a_step_of_the_search(
     beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None, seed: int, first: bool
 ) -> None:
@@ -269,6 +274,7 @@ def test_a_step_of_the_search(
     assert torch.equal(step.beam.is_gold_BK[alive_BK], plain.beam.is_gold_BK[alive_BK])
 
 
+@interpreted
 def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
     """Rows and tokens must exist, whatever the scores: the next step reads from there."""
     yes_B = torch.ones(2, dtype=torch.bool)
@@ -280,6 +286,7 @@ def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
     assert step.tokens_N.min() >= 0 and step.tokens_N.max() < 7
 
 
+@interpreted
 def test_what_is_left_of_a_permutation() -> None:
     batch = make_batch([Example((7, 5, 7, 9), (), 0), Example((6, 6), (), 1)])
     choices = Permutation().start(batch).select(torch.tensor([0, 0, 0, 1, 1, 1]))
@@ -290,6 +297,7 @@ def test_what_is_left_of_a_permutation() -> None:
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
+@interpreted
 def test_an_update(average: float, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     start = [torch.randn(shape, generator=generator) for shape in ((50, 30), (1030,))]
@@ -372,6 +380,7 @@ LOSSES: dict[str, StepLoss] = {
 @pytest.mark.parametrize(
     ("name", "layers"), [("cross_entropy", 1), ("bso", 1), ("conbso", 2), ("top", 1), ("logprob_sum", 1)]
 )
+@interpreted
 def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and every gradient, with dropout and restarts; the kernels must really be what runs."""
     generator = torch.Generator().manual_seed(layers)
