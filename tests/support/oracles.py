@@ -276,7 +276,8 @@ def _open_result(ended: list[Tokens], beams: list[list[Tokens]], n_best: int) ->
 class TrainingSearch:
     """A search with gold, step by step: column t is the paper's time t + 1.
 
-    `rivals[t]` is the rival's tokens since the last restart where there is a violation, otherwise None.
+    `rivals[t]` is the rival's tokens since the last restart where there is a violation, otherwise None. `beams[t]` is
+    the beam before anything leaves it.
     """
 
     violation: list[bool]
@@ -285,6 +286,7 @@ class TrainingSearch:
     rival_ended: list[bool]
     gold_score: list[float]
     rival_score: list[float]
+    beams: list[list[Tokens]]
     gold_on_beam: bool
 
 
@@ -323,7 +325,7 @@ def training_search(
         of_rival = -math.inf if rival is None else score(rival)
         violates = of_gold < of_rival + lead
         segment = rival[restarted_at:] if violates and rival is not None else None
-        steps.append((violates, segment, violates and rival == gold[:t], violates and ended, of_gold, of_rival))
+        steps.append((violates, segment, violates and rival == gold[:t], violates and ended, of_gold, of_rival, kept))
         if violates:
             alive, restarted_at = [gold[:t]], t
         else:

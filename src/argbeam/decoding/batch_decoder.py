@@ -16,7 +16,7 @@ from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.runtime.group import ALONE, Group
 from argbeam.search.result import Beams
-from argbeam.search.score_rules import NEVER, LogprobSum, ScoreRule
+from argbeam.search.score_rules import NEVER, ScoreRule, with_power
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.settings import Decode
@@ -178,8 +178,7 @@ def decode_rules(rule: ScoreRule, stop: Stop, decode: Decode) -> tuple[ScoreRule
     A length power still to be chosen on dev is 0: epochs are compared by plain sums.
     """
     power = 0.0 if decode.length_power == "dev" else decode.length_power
-    rule = LogprobSum(power) if rule.normalised else rule
-    return rule, stop if decode.stop == "auto" else STOPS[decode.stop]
+    return with_power(rule, power), stop if decode.stop == "auto" else STOPS[decode.stop]
 
 
 def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:

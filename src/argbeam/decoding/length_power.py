@@ -13,7 +13,7 @@ from typing import Any
 from argbeam.decoding.batch_decoder import BatchDecoder, Evaluation, evaluate
 from argbeam.files import append_record, read_records, writing
 from argbeam.models.contract import Network
-from argbeam.search.score_rules import LogprobSum
+from argbeam.search.score_rules import with_power
 from argbeam.tasks.contract import Item
 
 POWERS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
@@ -23,7 +23,9 @@ def evaluate_powers(
     decoder: BatchDecoder, items: Sequence[Item], powers: Sequence[float] = POWERS, *, beam: int
 ) -> dict[float, Evaluation]:
     """Decode and score the items with each power."""
-    return {power: evaluate(replace(decoder, rule=LogprobSum(power)), items, beam=beam) for power in powers}
+    return {
+        power: evaluate(replace(decoder, rule=with_power(decoder.rule, power)), items, beam=beam) for power in powers
+    }
 
 
 def best_power(scores: Mapping[float, float]) -> float:

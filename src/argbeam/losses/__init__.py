@@ -6,10 +6,11 @@ with gradient. `contract` is what every loss meets. No search belongs here: loss
 
 from collections.abc import Callable
 
+from argbeam.losses.apao import Apao
 from argbeam.losses.bso import COSTS, Bso, Normalise
 from argbeam.losses.contract import Loss, StepLoss
 from argbeam.losses.crf import Crf
-from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.cross_entropy import CrossEntropy, PruningWeights
 from argbeam.losses.mixed import Mixed
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled, Searched
@@ -42,7 +43,11 @@ def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
 def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
     match loss:
         case settings.CrossEntropyLoss():
-            return CrossEntropy(loss.label_smoothing)
+            edge = PruningWeights(loss.pruning_rank, loss.pruning_weight, loss.pruning_temperature)
+            valid = task.constraint if loss.valid_only else None
+            return CrossEntropy(loss.label_smoothing, valid, edge if loss.pruning_weight else None)
+        case settings.ApaoLoss():
+            return Apao(task.constraint, loss.negatives, loss.weight, loss.temperature, loss.eta)
         case settings.BsoLoss():
             return Bso(
                 *_training_search(loss, task),
@@ -57,7 +62,7 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
             )
         case settings.CrfLoss():
             search, normalise = _training_search(loss, task), Normalise(loss.normalise)
-            return Crf(*search, normalise=normalise, reset_optimizer=loss.reset_optimizer)
+            return Crf(*search, normalise, loss.reset_optimizer, loss.restarts)
         case settings.ScheduledSamplingLoss():
             return ScheduledSampling(
                 successors=task.unconstrained,

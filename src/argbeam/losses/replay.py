@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -119,19 +119,17 @@ def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"
     return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
 
 
-def in_parts(
-    of_rows: Callable[[Tensor, Tensor], Tensor], output_XH: Float[Tensor, "X H"], token_X: Int[Tensor, " X"]
-) -> Float[Tensor, "X ..."]:
-    """`of_rows(output_XH, token_X)`, which scores the whole vocabulary in each row.
+def in_parts(of_rows: Callable[..., Tensor], *rows: Shaped[Tensor, "X ..."]) -> Float[Tensor, "X ..."]:
+    """`of_rows(*rows)`, which scores the whole vocabulary in each row; the first are the inputs of the output layer.
 
     Many rows are taken in parts, whose scores are computed again for the gradient: no more than one part is held.
     """
-    if len(token_X) <= _PART:
-        return of_rows(output_XH, token_X)
-    parts = zip(torch.split(output_XH, _PART), torch.split(token_X, _PART), strict=True)
+    if len(rows[0]) <= _PART:
+        return of_rows(*rows)
     # Nothing is drawn in the output layer, and the generator of a GPU cannot be asked during a capture.
     once = partial(checkpoint, of_rows, use_reentrant=False, preserve_rng_state=False)
-    return torch.cat([once(part_XH, part_X) for part_XH, part_X in parts])
+    parts = zip(*(torch.split(one_X, _PART) for one_X in rows), strict=True)
+    return torch.cat([once(*part) for part in parts])
 
 
 def _logprobs(model: Model, output_XH: Float[Tensor, "X H"], token_X: Int[Tensor, " X"]) -> Float[Tensor, " X"]:

@@ -62,18 +62,46 @@ def sample(
     PAD follows the end symbol, the length limit, and a token without any valid successor. Two rows of a sentence may be
     equal.
     """
+    state = state.select(torch.arange(len(length_B) * rows, device=length_B.device) // rows)
+
+    def scores(token_BR: Tensor, candidates_BC: Tensor | None) -> Tensor:
+        nonlocal state
+        state = model.step(state, token_BR.flatten())
+        return model.scores(model.output(state).view(*token_BR.shape, -1), candidates_BC)
+
+    return _walks(scores, choices, noise, rows=rows, length_B=length_B, steps=steps)
+
+
+@torch.no_grad()
+def random_walks(
+    choices: Choices, noise: Noise, *, rows: int, length_B: Int[Tensor, " B"], steps: int
+) -> Int[Tensor, "B R T"]:
+    """`sample` without a model: all valid successors are as likely."""
+    zero = torch.zeros((), device=length_B.device)
+    return _walks(lambda token_BR, _: zero, choices, noise, rows=rows, length_B=length_B, steps=steps)
+
+
+def _walks(
+    scores: Callable[[Int[Tensor, "B R"], Int[Tensor, "B C"] | None], Tensor],
+    choices: Choices,
+    noise: Noise,
+    *,
+    rows: int,
+    length_B: Int[Tensor, " B"],
+    steps: int,
+) -> Int[Tensor, "B R T"]:
+    """Sequences drawn token by token; `scores` gives those of the next tokens after the newest ones."""
     batch = length_B.shape[0]
     rows_N = torch.arange(batch * rows, device=length_B.device) // rows
     uniform_BTR = noise.uniform(WORD_SITE, steps=steps, width=rows)
-    state, choices = state.select(rows_N), choices.select(rows_N)
+    choices = choices.select(rows_N)
     token_BR = torch.full_like(rows_N, BOS).view(batch, rows)
     over_BR = torch.zeros_like(token_BR, dtype=torch.bool)
     columns = []
     for t in range(steps):
-        state = model.step(state, token_BR.flatten())
-        scores_BRC = model.scores(model.output(state).view(batch, rows, -1), choices.candidates_BC)
         allowed_XC = choices.allowed()  # one row, where it holds for all
         allowed_BRC = allowed_XC.view(-1, rows if len(allowed_XC) > 1 else 1, allowed_XC.shape[1])
+        scores_BRC = scores(token_BR, choices.candidates_BC).expand(batch, rows, allowed_XC.shape[1])
         column_BR = draw(scores_BRC, allowed_BRC, uniform_BTR[:, t])
         token_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
         over_BR = over_BR | (t >= length_B[:, None]) | ~allowed_BRC.any(-1)

@@ -49,8 +49,9 @@ class Unrolls(Protocol):
     ) -> Float[Tensor, "T N H"] | None:
         """`output` after each token; None where there is no such pass: the caller then steps.
 
-        Where `restarted_TB` is true, the second row of a pair takes the first row's state before it reads. The first
-        step has no restart: both rows of a pair start from the same state.
+        Where `restarted_TB` is true, the second row of a pair takes the first row's state before it reads; rows 2p and
+        2p + 1 are pair p, and a sentence may have several. The first step has no restart: both rows of a pair start
+        from the same state.
         """
 
 

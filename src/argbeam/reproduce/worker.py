@@ -31,7 +31,7 @@ from argbeam.runs.load import Run, open_run
 from argbeam.runs.score import Scored, score_run
 from argbeam.runs.session import train_run
 from argbeam.runtime.device import choose_device, set_precision
-from argbeam.search.score_rules import LogprobSum
+from argbeam.search.score_rules import with_power
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.tasks import Parsing
 
@@ -77,7 +77,7 @@ def score_planned(folder: Path, scorings: Sequence[Scoring], *, root: str = "") 
 
 def _choose_power(run: Run, powers: Sequence[float]) -> tuple[Run, list[dict[str, Any]]]:
     """The run with the length power that is best on dev, and a record of dev for each power."""
-    beam, runs = run.recipe.decode.beam, {power: replace(run, rule=LogprobSum(power)) for power in powers}
+    beam, runs = run.recipe.decode.beam, {power: replace(run, rule=with_power(run.rule, power)) for power in powers}
     found = evaluate_powers(run.decoder(), run.task.read("dev").items, powers, beam=beam)
     records = [runs[power].signature(split="dev", beam=beam, evaluation=one) for power, one in found.items()]
     return runs[best_power({power: one.score.value for power, one in found.items()})], records

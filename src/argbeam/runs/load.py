@@ -27,7 +27,7 @@ from argbeam.runs.checkpoint import finished_model, interpreting, task_of
 from argbeam.runs.checkpoint import load as load_checkpoint
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
-from argbeam.search.score_rules import SCORE_RULES, LogprobSum, ScoreRule
+from argbeam.search.score_rules import SCORE_RULES, LogprobSum, ScoreRule, with_power
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.search.successors import Unconstrained
 from argbeam.settings import Recipe
@@ -240,4 +240,4 @@ def _with_power_of_dev(run: Run, *, keep: bool) -> Run:
         if keep:
             run.group.first(lambda: save_power(file, key, scores))
         power = best_power(scores)
-    return replace(run, rule=LogprobSum(power))
+    return replace(run, rule=with_power(run.rule, power))

@@ -190,7 +190,7 @@ def violations_of(
     violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
     return Violations(
         violation_BT=violation_TB.T,
-        rival_BT=_rival_tokens(beams, gold.tokens_BT, violation_TB, rival_TB),
+        rival_BT=segment_tokens(beams, gold.tokens_BT, violation_TB, rival_TB[..., None])[:, 0],
         rival_is_gold_BT=(rival_is_gold_TB & violation_TB).T,
         rival_ended_BT=(rival_ended_TB & violation_TB).T,
         gold_score_BT=gold_score_TB.T,
@@ -219,21 +219,24 @@ def _judge(best: TopSuccessors, beam: Beam, gold: GoldToken, gold_score_B: Tenso
     return Verdict(violation_B, rival_B, rival_score_B, ended_violates_B, is_gold_BJ, gold_score_B)
 
 
-def _rival_tokens(
-    beams: Beams, gold_BT: Int[Tensor, "B T"], violation_TB: Bool[Tensor, "T B"], rival_TB: Int[Tensor, "T B"]
-) -> Int[Tensor, "B T"]:
-    """Every rival's tokens, read back from its violation to the restart before it; gold's where there is no rival."""
+def segment_tokens(
+    beams: Beams, gold_BT: Int[Tensor, "B T"], end_TB: Bool[Tensor, "T B"], place_TBN: Int[Tensor, "T B N"]
+) -> Int[Tensor, "B N T"]:
+    """The tokens of N successors at the end of each segment, read back to the end before it; gold's after the last.
+
+    A violation ends a segment: the beam after it is gold's prefix alone.
+    """
     columns: list[Tensor] = []
-    place_B1 = torch.zeros_like(rival_TB[0, :, None])
-    for t in reversed(range(len(violation_TB))):
-        # A violation starts the reading of a segment, and ends that of the later one.
-        place_B1 = torch.where(violation_TB[t, :, None], rival_TB[t, :, None], place_B1)
-        columns.append(beams.tokens_TBJ[t].gather(1, place_B1))
-        place_B1 = beams.parents_TBJ[t].gather(1, place_B1)
-    rival_BT = torch.cat(columns[::-1], 1)
-    # Columns with a violation still to come belong to its segment.
-    ahead_BT = violation_TB.T.flip(1).cummax(1).values.flip(1)
-    return torch.where(ahead_BT, rival_BT, gold_BT)
+    place_BN = torch.zeros_like(place_TBN[0])
+    for t in reversed(range(len(end_TB))):
+        # An end starts the reading of its segment, and ends that of the later one.
+        place_BN = torch.where(end_TB[t, :, None], place_TBN[t], place_BN)
+        columns.append(beams.tokens_TBJ[t].gather(1, place_BN))
+        place_BN = beams.parents_TBJ[t].gather(1, place_BN)
+    tokens_BNT = torch.stack(columns[::-1], 2)
+    # Columns with an end still to come belong to its segment.
+    ahead_BT = end_TB.T.flip(1).cummax(1).values.flip(1)
+    return torch.where(ahead_BT[:, None], tokens_BNT, gold_BT[:, None])
 
 
 def _at(step_B: Tensor, like_TB: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Score rules: the scores that prefixes are sorted by. The rule belongs to the trained model and is stored with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -15,9 +15,17 @@ NEVER = -torch.inf
 class ScoreRule(Protocol):
     """Scores prefixes by the scores of their tokens. The methods here: the sum of the tokens' raw scores."""
 
-    name: ClassVar[str]
     normalised: ClassVar[bool] = False  # token scores are log-probabilities, so that perplexity means something
     adds_up: ClassVar[bool] = True  # a prefix's score is a sum over its tokens, not that of its newest token alone
+
+    @property
+    def name(self) -> str:
+        """The rule as recipes and run folders name it."""
+
+    @property
+    def valid_only(self) -> bool:
+        """Whether log-probabilities are normalised over valid successors alone."""
+        return False
 
     def token_scores(
         self, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
@@ -66,14 +74,21 @@ class LogprobSum(ScoreRule):
     """Cross-entropy: the sum of log-probabilities, normalised over the whole vocabulary, constrained or not.
 
     The score of a finished prefix of length n is its sum divided by n to the power `length_power` (Wu et al. 2016
-    divide by a shifted length); 0 is the plain sum.
+    divide by a shifted length); 0 is the plain sum. With `valid_only` log-probabilities are normalised over the valid
+    successors, as in the training of such models.
     """
 
     length_power: float = 0.0
-    name: ClassVar[str] = "logprob_sum"
+    valid_only: bool = False
     normalised: ClassVar[bool] = True
 
+    @property
+    def name(self) -> str:
+        return "valid_logprob_sum" if self.valid_only else "logprob_sum"
+
     def token_scores(self, scorer: Scorer, output_BRH: Tensor, candidates_BC: Tensor | None) -> Tensor:
+        if self.valid_only:  # raw: the search normalises them, which knows the valid ones
+            return scorer.scores(output_BRH, candidates_BC)
         logprobs_BRV = scorer.scores(output_BRH).log_softmax(-1)
         if candidates_BC is None:
             return logprobs_BRV
@@ -87,4 +102,16 @@ class LogprobSum(ScoreRule):
         return score_B / limit_B.to(score_B.dtype).pow(self.length_power)
 
 
-SCORE_RULES: dict[str, ScoreRule] = {rule.name: rule for rule in (LastScore(), ScoreSum(), LogprobSum())}
+def with_power(rule: ScoreRule, power: float) -> ScoreRule:
+    """The rule with this length power, if it sums log-probabilities; other rules as they are."""
+    return replace(rule, length_power=power) if isinstance(rule, LogprobSum) else rule
+
+
+def over_valid(scores_XC: Float[Tensor, "*X C"]) -> Float[Tensor, "*X C"]:
+    """Log-probabilities of scores that are minus infinity where a token is not valid; so they stay, if none is."""
+    total_X1 = scores_XC.logsumexp(-1, keepdim=True)
+    return torch.where(total_X1 == NEVER, NEVER, scores_XC - total_X1)
+
+
+_RULES = (LastScore(), ScoreSum(), LogprobSum(), LogprobSum(valid_only=True))
+SCORE_RULES: dict[str, ScoreRule] = {rule.name: rule for rule in _RULES}

@@ -132,6 +132,8 @@ def search_in_parts(
 ) -> Iterator[Pause]:
     """Generator form of `beam_search`: a `Pause` every 8 steps and one at the end. Call it under `torch.no_grad()`."""
     check_end_symbol(choices, open_length=settings.stop is not None)
+    if gold is not None and settings.rule.valid_only:
+        raise ConfigError(f"{settings.rule.name} in a search with gold: it is for decoding; logprob_sum is accepted")
     batch, on_host = length_B.shape[0], host_may_look(length_B)
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes

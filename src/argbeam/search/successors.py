@@ -52,6 +52,17 @@ class Successors(Protocol):
         """The choices of the empty prefixes of a batch, one row per sentence."""
 
 
+def allowed_tokens(choices: Choices, vocabulary: int) -> Bool[Tensor, "N V"] | Bool[Tensor, "1 V"]:
+    """The mask `allowed` over the whole vocabulary, whether the choices list candidates or not."""
+    allowed_NC, candidates_BC = choices.allowed(), choices.candidates_BC
+    if candidates_BC is None:
+        return allowed_NC
+    candidates_NC = candidates_BC.repeat_interleave(len(allowed_NC) // len(candidates_BC), 0)
+    # A token may be listed more than once, and be allowed at one of its places only.
+    count_NV = torch.zeros(len(allowed_NC), vocabulary, dtype=torch.int32, device=allowed_NC.device)
+    return count_NV.scatter_add_(1, candidates_NC, allowed_NC.to(torch.int32)) > 0
+
+
 def check_gold(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:
     """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from argbeam.models.contract import Scorer
 from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, TopSuccessors
-from argbeam.search.score_rules import NEVER, ScoreRule
+from argbeam.search.score_rules import NEVER, ScoreRule, over_valid
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 BLOCK, BLOCKS = 64, 16
@@ -41,7 +41,8 @@ class AllScores:
         if allowed_NC.shape[0] > 1:
             allowed_BKC = allowed_NC.view(batch, -1, allowed_NC.shape[1])[:, :beam_size]
         # First the best tokens of each row, which are the same under every rule, then the best of all.
-        best = best_columns(torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER), kept)
+        valid_BKC = torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER)
+        best = best_columns(over_valid(valid_BKC) if self.rule.valid_only else valid_BKC, kept)
         return _best_of_all(self.rule, beam, *best, self.candidates_BC, kept)
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
@@ -72,7 +73,7 @@ class LiveScores:
             valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
         else:
             valid_XV = torch.where(allowed_NV[self.live.beam_place_X], self.scores_XV, NEVER)
-        best_1XP = best_columns(valid_XV[None], kept)
+        best_1XP = best_columns((over_valid(valid_XV) if self.rule.valid_only else valid_XV)[None], kept)
         # A row that is not live gets another row's scores; its own score makes nothing of them.
         row_BK = self.live.row_BR[:, : beam.score_BK.shape[1]]
         row_scores_BKP, row_columns_BKP = (part_1XP[0, row_BK] for part_1XP in best_1XP)
@@ -92,9 +93,10 @@ def score_tokens(
     live: Live | None,
 ) -> AllScores | LiveScores:
     """Scores of the next tokens: in live rows alone where these are known and the whole vocabulary is scored."""
-    if live is None and candidates_BC is None and rule.normalised:  # a kernel of the step may normalise them itself
+    over_all = rule.normalised and not rule.valid_only
+    if live is None and candidates_BC is None and over_all:  # a kernel of the step may normalise them itself
         return AllScores(rule, scorer.scores(output_BRH), None, raw=True)
-    if live is None or (candidates_BC is not None and not rule.normalised):
+    if live is None or (candidates_BC is not None and not over_all):
         return AllScores(rule, rule.token_scores(scorer, output_BRH, candidates_BC), candidates_BC)
     output_NH = output_BRH.flatten(0, 1)
     if candidates_BC is not None:  # log-probabilities of a short list need the scores of the whole vocabulary

@@ -14,6 +14,16 @@ class CrossEntropyLoss(Settings):
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="share of the target spread evenly over the vocabulary"
     )
+    valid_only: bool = Field(
+        default=False, description="probabilities over the valid successors of gold's prefix alone (MSL)"
+    )
+    pruning_weight: float = Field(
+        default=0.0, ge=0, description="BEAR's weight of tokens near the edge of the beam; 0: all weigh the same"
+    )
+    pruning_rank: int = Field(default=10, ge=1, le=MOST_BEAM, description="with pruning_weight: rank of that edge")
+    pruning_temperature: float = Field(
+        default=1.0, gt=0, description="with pruning_weight: temperature of the distance from that edge"
+    )
 
 
 class SequenceLoss(Settings):
@@ -77,10 +87,25 @@ class BsoLoss(SearchLoss):
 
 
 class CrfLoss(SearchLoss):
-    """The globally normalised model with early update (Andor et al. 2016)."""
+    """The globally normalised model with early update (Andor et al. 2016), or with restarts."""
 
     kind: Literal["crf"] = "crf"
+    restarts: bool = Field(
+        default=False, description="restart from gold where it leaves the beam, as BSO does, instead of early update"
+    )
     normalise: Literal["none", "sentences", "words"] = Field(default="sentences", description="divisor of the loss")
+
+
+class ApaoLoss(Settings):
+    """Cross-entropy with losses of prefixes against random valid sequences (APAO)."""
+
+    kind: Literal["apao"] = "apao"
+    weight: float = Field(default=0.1, ge=0, description="weight of the prefix losses beside cross-entropy")
+    negatives: int = Field(
+        default=100, ge=0, le=2**16, description="random valid sequences of a sentence; 0: gold's probability alone"
+    )
+    temperature: float = Field(default=1.0, gt=0, description="divisor of the prefixes' log-probabilities")
+    eta: float = Field(default=0.0, ge=0, description="preference for the prefix lengths with the largest losses")
 
 
 class LinearSchedule(Settings):
@@ -148,5 +173,6 @@ class MrtLoss(SequenceLoss):
 
 
 Loss = Annotated[
-    CrossEntropyLoss | BsoLoss | CrfLoss | ScheduledSamplingLoss | MixerLoss | MrtLoss, Field(discriminator="kind")
+    CrossEntropyLoss | ApaoLoss | BsoLoss | CrfLoss | ScheduledSamplingLoss | MixerLoss | MrtLoss,
+    Field(discriminator="kind"),
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
 
 from argbeam.settings.data import Data, Task
-from argbeam.settings.losses import BsoLoss, Loss, MrtLoss, SearchLoss
+from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, MrtLoss, SearchLoss
 from argbeam.settings.models import LstmLmModel, LstmModel, Model
 from argbeam.settings.stages import Batching, Stage
 from argbeam.settings.strict import MOST_BEAM, Settings
@@ -170,7 +170,7 @@ class Recipe(Settings):
         rule, power = _rule_of(last.loss), json.dumps(self.decode.length_power)
         trained = last.loss.stop if isinstance(last.loss, SearchLoss) else "best"
         stop = trained if self.decode.stop == "auto" else self.decode.stop
-        if self.decode.length_power and rule != "logprob_sum":
+        if self.decode.length_power and not rule.endswith("logprob_sum"):
             raise ValueError(
                 f"decode.length_power = {power}: only for models that sum log-probabilities; "
                 f"must be 0 after {last.loss.kind} with {rule}, the loss of stages.{name}"
@@ -199,4 +199,6 @@ def _rule_of(loss: Loss) -> str:
     """Name of the score rule of models trained with this loss."""
     if isinstance(loss, BsoLoss):
         return loss.rule
+    if isinstance(loss, CrossEntropyLoss) and loss.valid_only:
+        return "valid_logprob_sum"
     return "score_sum" if isinstance(loss, SearchLoss) else "logprob_sum"

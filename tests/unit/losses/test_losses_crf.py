@@ -1,4 +1,4 @@
-"""The CRF with early update against enumeration, and against a search over lists that re-scores every prefix."""
+"""The CRF against enumeration, and against a search over lists that re-scores every prefix."""
 
 import math
 import random
@@ -16,12 +16,12 @@ from argbeam.search.score_rules import ScoreSum
 from argbeam.search.stop_rules import StopTop
 from loss_cases import MODELS, TASKS, VOCABULARY, Task, assert_same_loss, drawn_batch, drawn_case, lstm
 from loss_oracles import Rescore, TableModel, naive_total
-from oracles import Score, Tokens, enumerate_sequences, example_of, uninterrupted_search
+from oracles import Score, Tokens, enumerate_sequences, example_of, training_search, uninterrupted_search
 
 
-def crf_step(task: Task, beam: int) -> CrfStep:
+def crf_step(task: Task, beam: int, *, restarts: bool = False) -> CrfStep:
     stop, open_length = task.stop or StopTop(), task.stop is not None
-    return Crf(task.successors, beam, stop, open_length, start_beam=beam).at(0)
+    return Crf(task.successors, beam, stop, open_length, start_beam=beam, restarts=restarts).at(0)
 
 
 @pytest.mark.parametrize("task_name", ["fixed length", "permutation", "shift reduce"])
@@ -90,6 +90,41 @@ def test_the_cases_compared_with_rescoring_stop_early_and_late() -> None:
                 sums[key] = sums.get(key, 0.0) + out.sums[key].item()
     assert 10 < sums["stopped_early"] < sums["sentences"] - 10
     assert sums["gold_on_beam"] > 5
+
+
+@pytest.mark.parametrize("task_name", TASKS)
+@settings(max_examples=3)
+@given(data=st.data())
+def test_with_restarts_every_beam_that_gold_falls_off_is_rescored_and_the_last_one(
+    task_name: str, data: st.DataObject
+) -> None:
+    """Every prefix from its first token: those of one beam share gold's prefix up to the restart, which cancels."""
+    task = TASKS[task_name]
+    model, batch, noise = drawn_case(data, task)
+    beam = data.draw(st.sampled_from([1, 2, 3, 10]))
+
+    def minus_log_shares(source: Tokens, gold: Tokens, score: Score, rescore: Rescore) -> Tensor:
+        search = training_search(task.naive(source), score, gold, beam=beam, margin=0.0, stop=task.stop, ties=False)
+        total = torch.zeros((), dtype=torch.float64)
+        for t, kept in enumerate(search.beams, 1):
+            if search.violation[t - 1] or t == len(gold):
+                prefixes = {*kept, gold[:t]}
+                total = total + torch.stack(list(map(rescore, prefixes))).logsumexp(0) - rescore(gold[:t])
+        return total
+
+    expected = naive_total(model, batch, noise, minus_log_shares, rule=ScoreSum())
+    assert_same_loss(crf_step(task, beam, restarts=True)(model, batch, noise).total, expected, model)
+
+
+def test_the_cases_with_restarts_restart_more_than_once_in_some_sentences() -> None:
+    """Without this the comparison could pass on sentences with one segment each."""
+    counts = torch.zeros(2)
+    for name in TASKS:
+        for seed in range(4):
+            batch = drawn_batch(TASKS[name], random.Random(seed), sentences=3, padding_rows=1, padding=1)
+            sums = crf_step(TASKS[name], 1, restarts=True)(lstm(1, seed, 0.0), batch, None).sums
+            counts += torch.stack([sums["violations"], sums["sentences"]])
+    assert counts[0] > 1.2 * counts[1]
 
 
 A, B, C = 4, 5, 6

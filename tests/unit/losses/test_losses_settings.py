@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from argbeam.errors import ConfigError
-from argbeam.losses import Bso, Loss, Mixed, Mixer, Mrt, ScheduledSampling, make_loss
+from argbeam.losses import Bso, CrossEntropy, Loss, Mixed, Mixer, Mrt, ScheduledSampling, make_loss
+from argbeam.losses.apao import Apao
+from argbeam.losses.crf import Crf
+from argbeam.losses.cross_entropy import PruningWeights
 from argbeam.losses.mrt import Sampled, Searched
 from argbeam.losses.risks import one_minus_sentence_bleu, token_error, zero_one
 from argbeam.losses.scheduled_sampling import Exponential, InverseSigmoid, Linear, Schedule
@@ -59,6 +62,18 @@ def test_minimum_risk() -> None:
     ordered = loss_of({**table, "candidates": "beam", "risk": "token_error", "constrained": True}, task="word_ordering")
     constraint = task_of("word_ordering").constraint
     assert ordered == Mrt(constraint, Searched(3, open_length=False), 0.5, False, token_error, 0)
+
+
+def test_losses_of_constrained_models() -> None:
+    constraint = task_of("word_ordering").constraint
+    valid = loss_of({"kind": "cross_entropy", "valid_only": True}, task="word_ordering")
+    assert valid == CrossEntropy(0.0, constraint) and valid.rule.name == "valid_logprob_sum"
+    table = {"kind": "cross_entropy", "pruning_weight": 0.25, "pruning_rank": 20, "pruning_temperature": 2.75}
+    assert loss_of(table) == CrossEntropy(0.0, None, PruningWeights(20, 0.25, 2.75))
+    apao = {"kind": "apao", "weight": 0.3, "negatives": 7, "temperature": 2.0, "eta": 0.5}
+    assert loss_of(apao, task="word_ordering") == Apao(constraint, 7, 0.3, 2.0, 0.5)
+    crf = loss_of({"kind": "crf", "restarts": True}, task="word_ordering")
+    assert isinstance(crf, Crf) and crf.restarts
 
 
 def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:

@@ -138,13 +138,12 @@ class TransformerDecoder(Stack):
         tokens_BRT = read_TN.view(steps, len(cache.prompt_BS), -1).permute(1, 2, 0)
         x_BRTH = with_mask(positions.add(vectors_of(self.embedding, tokens_BRT)), first)
         # A rival and its gold see one another: their tokens lie in one row. Other rows see their own tokens alone.
-        start, end = (1, 2) if restarted_TB is not None else (0, 1)
-        repeats = 1 if restarted_TB is not None else tokens_BRT.shape[1]
-        bias_GQA = _bias_of(cache, steps, restarted_TB, dtype=working_dtype(self.embedding.weight))
-        if bias_GQA is not None:
-            bias_GQA = bias_GQA.repeat_interleave(repeats, 0)
+        groups = read_TN.shape[1] if restarted_TB is None else restarted_TB.shape[1]
+        repeats = groups // len(cache.prompt_BS)
+        bias_GQA = _bias_of(cache, steps, restarted_TB, repeats, dtype=working_dtype(self.embedding.weight))
         for i, layer in enumerate(self.layers):
-            qkv_GQY = positions.turn(layer.queries_keys_values(x_BRTH)).flatten(start, end)
+            qkv_BRTY = positions.turn(layer.queries_keys_values(x_BRTH))
+            qkv_GQY = qkv_BRTY.reshape(groups, -1, qkv_BRTY.shape[3])
             slots_GAX = qkv_GQY[..., width:]
             if cache.used:
                 prompt_GSX = cache.memories[i].slots_BAX.repeat_interleave(repeats, 0)
@@ -209,15 +208,19 @@ class _Rows:
 
 
 def _bias_of(
-    cache: Cache, steps: int, restarted_TB: Bool[Tensor, "T B"] | None, *, dtype: torch.dtype
-) -> Float[Tensor, "B Q A"] | None:
-    """What tokens read in one pass see: the prompt, then themselves; None: the tokens before them and nothing else."""
+    cache: Cache, steps: int, restarted_TB: Bool[Tensor, "T B"] | None, repeats: int, *, dtype: torch.dtype
+) -> Float[Tensor, "G Q A"] | None:
+    """What tokens read in one pass see: the prompt, then themselves; None: the tokens before them and nothing else.
+
+    A sentence has `repeats` groups of rows that see one another.
+    """
+    prompt_GS = cache.prompt_BS.repeat_interleave(repeats, 0) if cache.used else cache.prompt_BS[:1]
     if restarted_TB is not None:
-        seen_BQQ = seen_by_pairs(restarted_TB)
+        seen_GQQ = seen_by_pairs(restarted_TB)
     elif cache.used:
         time_T = torch.arange(steps, device=cache.prompt_BS.device)
-        seen_BQQ = (time_T <= time_T[:, None]).expand(len(cache.prompt_BS), -1, -1)
+        seen_GQQ = (time_T <= time_T[:, None]).expand(len(prompt_GS), -1, -1)
     else:
         return None
-    prompt_BQS = cache.prompt_BS[:, None].expand(-1, seen_BQQ.shape[1], -1)
-    return as_bias(torch.cat([prompt_BQS, seen_BQQ], 2), dtype)
+    prompt_GQS = prompt_GS[:, None].expand(len(seen_GQQ), seen_GQQ.shape[1], -1)
+    return as_bias(torch.cat([prompt_GQS, seen_GQQ], 2), dtype)
