@@ -161,7 +161,7 @@ def task_of(recipe: Recipe, checkpoint: Checkpoint) -> Task:
     """The task made from a checkpoint's assets."""
     found = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(_ASSET)}
     with interpreting(checkpoint.path):
-        assets = {name.removeprefix(_ASSET): bytes(tensor.tolist()) for name, tensor in found.items()}
+        assets = {name.removeprefix(_ASSET): tensor.numpy().tobytes() for name, tensor in found.items()}
         return TASKS[recipe.task.kind].load(recipe, assets)
 
 

@@ -18,6 +18,7 @@ from argbeam.files import check_there, reading, writing
 from argbeam.runs.layout import STORE
 from argbeam.settings import IwsltData, Recipe
 from argbeam.tasks import TASKS
+from argbeam.tasks.constraints import constraint_file
 from argbeam.tasks.contract import Task
 from argbeam.tasks.sources import named_files, stream_pairs
 from argbeam.training.events import Doing
@@ -44,6 +45,7 @@ def check_files(recipe: Recipe) -> None:
     """Every file that the recipe names, test files too, must exist before hours of training start."""
     named = named_files(recipe.data)
     named += [("model.vectors", vectors_path(recipe))] if recipe.model.vectors else []
+    named += _constraint_files(recipe)
     for key, path in named:
         others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
         hint = next((f", but {other.name} is there" for other in others if os.path.exists(other)), "")  # noqa: PTH110
@@ -117,6 +119,7 @@ def data_digests(recipe: Recipe, splits: Sequence[str] = ("train", "dev")) -> di
         return {f"data.{split} .": hashlib.sha256(json.dumps(p).encode()).hexdigest() for split, p in pairs.items()}
     keys, root = tuple(f"data.{split}" for split in splits), _root(recipe)
     files = [(key, path) for key, path in named_files(recipe.data) if key.startswith(keys) and path.is_file()]
+    files += [(key, path) for key, path in _constraint_files(recipe) if path.is_file()]
     names = [path.relative_to(root) if path.is_relative_to(root) else path for _, path in files]
     return {f"{key} {name}": _digest(path) for (key, path), name in zip(files, names, strict=True)}
 
@@ -130,6 +133,11 @@ def check_unchanged(recipe: Recipe, folder: Path, *, known: Mapping[str, str], f
                 f"{_root(recipe) / file}: not the file that {folder} has trained with as {key} (another SHA-256); "
                 "put that one back (--data DIR if it was moved), or choose another --out"
             )
+
+
+def _constraint_files(recipe: Recipe) -> list[tuple[str, Path]]:
+    path = constraint_file(recipe)
+    return [] if path is None else [("task.constraint.file", path)]
 
 
 def _root(recipe: Recipe) -> Path:

@@ -24,7 +24,7 @@ from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
-from argbeam.tasks import Task
+from argbeam.tasks import Task, constraints
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.state import Position
@@ -58,7 +58,10 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     resumed = found.checkpoint
     start = _start(recipe) if recipe.start and resumed is None else None
     task = task_of(recipe, resumed) if resumed else start.task if start else None
-    data = yield from _training_data(recipe, folder, task.assets if task else None, group)
+    assets = task.assets if task else None
+    if start and assets is not None:  # the constraint is this recipe's, not that of the run to start from
+        assets = {name: file for name, file in assets.items() if not name.startswith(constraints.ASSET)}
+    data = yield from _training_data(recipe, folder, assets, group)
     dev = data.task.read("dev").items
     check_lengths(dev, most=recipe.decode.max_words, where="dev")
     model = build_model(recipe, data.task)
@@ -83,6 +86,8 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     yield Notice(f"{len(data.examples):,} training sentences, {len(dev):,} dev sentences")
     if data.left_out:
         yield Notice(f"left out of training: {data.reasons}")
+    if facts := constraints.constraint_facts(data.task):
+        yield Notice(f"constraint: {', '.join(f'{count:,} {what}' for what, count in facts.items())}")
     yield from _save_events(folder, trainer, digests)
 
 
@@ -124,7 +129,7 @@ def _start(recipe: Recipe) -> Run:
     """The run that `start` names; it must read the same text with the same network."""
     run = open_trained(Path(recipe.start), "cpu")
     changed = [line for line in difference(run.recipe, recipe) if line.startswith(("task.", "model.", "text."))]
-    changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors"))]
+    changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors", "task.constraint"))]
     if changed:
         raise ConfigError(f"start = {recipe.start}: that run differs in {in_short(changed)}")
     return run
@@ -215,6 +220,7 @@ def _started(trainer: Trainer, data: examples.TrainingData) -> dict[str, Any]:
         "train_sentences": len(data.examples),
         "dev_sentences": len(trainer.dev),
         "left_out": data.left_out,
+        "constraint": dict(constraints.constraint_facts(data.task)),
         "shapes": len(trainer.plan.shapes()),
     }
 

@@ -29,7 +29,7 @@ def kernel_step(beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldTok
     return fused_step_kernel.search_step(
         beam,
         scores.given_BRC,
-        scores.candidates_BC,
+        scores.candidates_BRC,
         allowed_NC,
         gold,
         sums=scores.rule.adds_up,

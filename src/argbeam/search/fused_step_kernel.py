@@ -41,22 +41,22 @@ def fits(beam_size: int, columns: int, kept: int) -> bool:
 def search_step(
     beam: Beam,
     scores_BRC: Tensor,
-    candidates_BC: Tensor | None,
+    candidates_BRC: Tensor | None,
     allowed_NC: Tensor,
     gold: GoldToken,
     *,
     sums: bool,
     normalise: bool = False,
 ) -> tuple[SearchStep, Verdict]:
-    """`gold.gold_step`: `scores_BRC` are those of the newest tokens, gold's lane last; `allowed_NC` has 1 row if all
-    rows agree; `sums`: prefixes have the sums of their tokens' scores; `normalise`: of their log-probabilities, over
-    all columns."""
+    """`gold.gold_step`: `scores_BRC` are those of the newest tokens, gold's lane last; `candidates_BRC`
+    and `allowed_NC` have 1 row if all rows agree; `sums`: prefixes have the sums of their tokens' scores; `normalise`:
+    of their log-probabilities, over all columns."""
     batch, lanes, columns = scores_BRC.shape
     beam_size = lanes - 1
     kept = kept_with_gold(beam_size)
     # A model or successors of one's own may hand over any layout.
     scores_BRC, allowed_NC = _by_column(scores_BRC), _by_column(allowed_NC)
-    candidates_BC = None if candidates_BC is None else _by_column(candidates_BC)
+    candidates_BRC = None if candidates_BRC is None else _by_column(candidates_BRC)
     rows, places = power_of_two(beam_size), power_of_two(kept)
     wide = columns > _NARROW
     blocks = -(-columns // _BLOCK.value)
@@ -75,10 +75,10 @@ def search_step(
     step, verdict = _to_fill(batch, beam_size, like=scores_BRC)
     best, after = step.successors, step.beam
     tile = rows * power_of_two(blocks if wide else columns, 16)
-    listed: Any = scores_BRC if candidates_BC is None else candidates_BC
+    listed: Any = scores_BRC if candidates_BRC is None else candidates_BRC
     _step[(batch,)](
         scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BRN, normaliser_BRN,
-        listed, listed.stride(0),
+        listed, listed.stride(0), listed.stride(1) if listed.shape[1] > 1 else 0,
         beam.score_BK.contiguous(), beam.is_gold_BK.contiguous().view(torch.uint8),
         gold.token_B, gold.token_B.stride(0), beam.gold_score_B, beam.gold_score_B.stride(0),
         gold.active_B.view(torch.uint8), gold.best_wrong_B.view(torch.uint8),
@@ -89,9 +89,9 @@ def search_step(
         gold.policy.margin, gold.policy.margin_per_token, columns, blocks,
         K=beam_size, KP=rows, J=kept, JP=places,
         COLUMNS=power_of_two(columns, 16) if not wide else 16,
-        LISTED=power_of_two(columns, 16) if candidates_BC is not None else 16,
+        LISTED=power_of_two(columns, 16) if candidates_BRC is not None else 16,
         BLOCKS=power_of_two(blocks, 16) if wide else 16,
-        WIDE=wide, LIST=candidates_BC is not None, SUMS=sums, RESTARTS=gold.policy.restarts,
+        WIDE=wide, LIST=candidates_BRC is not None, SUMS=sums, RESTARTS=gold.policy.restarts,
         TOP=gold.ended_gives_up_place, END=EOS, NORMALISE=normalise,
         num_warps=8 if tile > 2048 else 4,
     )  # fmt: skip
@@ -149,7 +149,7 @@ def _log_of_sum(value):
 
 @triton.jit
 def _step(
-    scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, candidates, candidates_b,
+    scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, candidates, candidates_b, candidates_r,
     parent_score, is_gold, gold, gold_b, gold_before, gold_before_b, active, best_wrong,
     tokens_out, parents_out, scores_out, is_gold_out, violation_out, rival_out, rival_score_out, rival_ended_out,
     gold_score_out, next_rows, next_tokens, next_score, next_is_gold,
@@ -204,13 +204,14 @@ def _step(
     column_j = tl.minimum(column_j, columns - 1)
     token_j = column_j.to(tl.int64)
     if LIST:
-        token_j = tl.load(candidates + b * candidates_b + column_j)
+        token_j = tl.load(candidates + b * candidates_b + parent_j * candidates_r + column_j)
 
     # Gold's score, and the rival.
     gold_token = tl.load(gold + b * gold_b)
     if LIST:
         listed = tl.arange(0, LISTED)
-        same = tl.load(candidates + b * candidates_b + listed, mask=listed < columns, other=-1) == gold_token
+        in_gold_lane = candidates + b * candidates_b + K * candidates_r + listed
+        same = tl.load(in_gold_lane, mask=listed < columns, other=-1) == gold_token
         gold_score = tl.max(tl.load(scores + K * scores_r + listed, mask=same & (listed < columns), other=never), 0)
     else:
         gold_score = tl.load(scores + K * scores_r + gold_token)

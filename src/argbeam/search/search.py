@@ -23,8 +23,8 @@ from argbeam.search.live_rows import first_state, host_may_look, live_rows, next
 from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
-from argbeam.search.successors import AdvancesFrom, Choices, Successors, check_end_symbol, check_width
-from argbeam.search.top_k import AllScores, LiveScores, score_tokens
+from argbeam.search.successors import AdvancesFrom, Choices, Successors, check_end_symbol
+from argbeam.search.top_k import AllScores, LiveScores, score_successors
 
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
 _LOOK_EVERY = 8
@@ -151,9 +151,7 @@ def search_in_parts(
     live = live_rows(beam, active_TB[0], lanes=lanes) if on_host else None
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
-        scores = score_tokens(settings.rule, scorer, output_BRH, choices.candidates_BC, live)
-        allowed_NC = choices.allowed()
-        check_width(scores.columns, allowed_NC.shape[1])
+        scores, allowed_NC = score_successors(settings.rule, scorer, output_BRH, choices, live)
         if gold is None:
             step, endings = decode_step(beam, scores, allowed_NC, endings, settings, active_TB[t], length_B, t)
         else:

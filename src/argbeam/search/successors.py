@@ -45,6 +45,18 @@ class AdvancesFrom(Protocol):
         """`select(rows_N).advance(tokens_N)`."""
 
 
+@runtime_checkable
+class ListsSuccessors(Protocol):
+    """Optional: choices without candidates that list the few successors of each prefix, instead of a mask."""
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that `allowed` is a mask over."""
+
+    def listed(self) -> Int[Tensor, "N W"] | None:
+        """The valid successors of each prefix, PAD behind them; None at a step where the mask is cheaper."""
+
+
 class Successors(Protocol):
     """The tokens that may follow a prefix."""
 

@@ -7,13 +7,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam.data.vocabulary import PAD
 from argbeam.models.contract import Scorer
 from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, TopSuccessors
 from argbeam.search.score_rules import NEVER, ScoreRule, over_valid
+from argbeam.search.successors import Choices, ListsSuccessors, check_width
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 BLOCK, BLOCKS = 64, 16
+# Lists of successors up to this part of the vocabulary are scored by themselves. The output layer's rows are looked up
+# for each of them, while the product over the whole vocabulary reads every row once.
+_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class AllScores:
 
     rule: ScoreRule
     given_BRC: Float[Tensor, "B R C"]
-    candidates_BC: Int[Tensor, "B C"] | None
+    candidates_BRC: Int[Tensor, "B #R C"] | None  # of a sentence, or of each row
     raw: bool = False
 
     @cached_property
@@ -43,14 +48,14 @@ class AllScores:
         # First the best tokens of each row, which are the same under every rule, then the best of all.
         valid_BKC = torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER)
         best = best_columns(over_valid(valid_BKC) if self.rule.valid_only else valid_BKC, kept)
-        return _best_of_all(self.rule, beam, *best, self.candidates_BC, kept)
+        return _best_of_all(self.rule, beam, *best, self.candidates_BRC, kept)
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Score of one token per sentence in its last row. Columns of the same token have the same score."""
         scores_BC = self.scores_BRC[:, -1]
-        if self.candidates_BC is None:
+        if self.candidates_BRC is None:
             return scores_BC.gather(1, token_B[:, None])[:, 0]
-        return scores_BC.masked_fill(self.candidates_BC != token_B[:, None], NEVER).amax(1)
+        return scores_BC.masked_fill(self.candidates_BRC[:, -1] != token_B[:, None], NEVER).amax(1)
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,18 @@ class LiveScores:
         return self.rule.token_scores(self.scorer, self.output_BRH[:, -1:], token_B[:, None])[:, 0, 0]
 
 
+def score_successors(
+    rule: ScoreRule, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], choices: Choices, live: Live | None
+) -> tuple[AllScores | LiveScores, Bool[Tensor, "N C"]]:
+    """Scores of the next tokens, and a mask of the valid ones; both of listed successors where choices list them."""
+    listed_NW = choices.listed() if isinstance(choices, ListsSuccessors) else None
+    if listed_NW is not None and isinstance(choices, ListsSuccessors):
+        return score_listed(rule, scorer, output_BRH, listed_NW, live, choices.vocabulary), listed_NW != PAD
+    scores, allowed_NC = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live), choices.allowed()
+    check_width(scores.columns, allowed_NC.shape[1])
+    return scores, allowed_NC
+
+
 def score_tokens(
     rule: ScoreRule,
     scorer: Scorer,
@@ -97,15 +114,37 @@ def score_tokens(
     if live is None and candidates_BC is None and over_all:  # a kernel of the step may normalise them itself
         return AllScores(rule, scorer.scores(output_BRH), None, raw=True)
     if live is None or (candidates_BC is not None and not over_all):
-        return AllScores(rule, rule.token_scores(scorer, output_BRH, candidates_BC), candidates_BC)
+        listed_B1C = None if candidates_BC is None else candidates_BC[:, None]
+        return AllScores(rule, rule.token_scores(scorer, output_BRH, candidates_BC), listed_B1C)
     output_NH = output_BRH.flatten(0, 1)
     if candidates_BC is not None:  # log-probabilities of a short list need the scores of the whole vocabulary
         place_X = live.places.place_X
         sentence_X = place_X // output_BRH.shape[1]
         scores_X1C = rule.token_scores(scorer, output_NH[place_X][:, None], candidates_BC[sentence_X])
-        return AllScores(rule, scores_X1C[live.row_BR, 0], candidates_BC)
+        return AllScores(rule, scores_X1C[live.row_BR, 0], candidates_BC[:, None])
     output_XH = output_NH.index_select(0, live.beam_place_X)
     return LiveScores(rule, scorer, output_BRH, live, rule.token_scores(scorer, output_XH[None], None)[0])
+
+
+def score_listed(
+    rule: ScoreRule,
+    scorer: Scorer,
+    output_BRH: Float[Tensor, "B R H"],
+    listed_NW: Int[Tensor, "N W"],
+    live: Live | None,
+    vocabulary: int,
+) -> AllScores:
+    """Scores of the listed successors of each row, computed in live rows alone where these are known."""
+    (batch, lanes, _), width = output_BRH.shape, listed_NW.shape[1]
+    output_XH, listed_XW = output_BRH.flatten(0, 1), listed_NW
+    if live is not None:
+        output_XH, listed_XW = output_XH[live.places.place_X], listed_NW[live.places.place_X]
+    if (rule.normalised and not rule.valid_only) or width * _FEW > vocabulary:
+        scores_XW = rule.token_scores(scorer, output_XH[None], None)[0].gather(1, listed_XW)
+    else:
+        scores_XW = rule.token_scores(scorer, output_XH[:, None], listed_XW)[:, 0]
+    scores_BRW = scores_XW.view(batch, lanes, width) if live is None else scores_XW[live.row_BR]
+    return AllScores(rule, scores_BRW, listed_NW.view(batch, lanes, width))
 
 
 def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:
@@ -132,7 +171,7 @@ def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[T
 
 
 def _best_of_all(
-    rule: ScoreRule, beam: Beam, scores_BKP: Tensor, columns_BKP: Tensor, candidates_BC: Tensor | None, kept: int
+    rule: ScoreRule, beam: Beam, scores_BKP: Tensor, columns_BKP: Tensor, candidates_BRC: Tensor | None, kept: int
 ) -> TopSuccessors:
     """The best successors among those with the best tokens of each row."""
     scores_BX = rule.prefix_scores(beam.score_BK, scores_BKP).flatten(1)
@@ -143,9 +182,11 @@ def _best_of_all(
         columns_BX = torch.nn.functional.pad(columns_BX, (0, missing))
     scores_BJ, places_BJ = scores_BX.topk(kept, dim=1)
     columns_BJ = columns_BX.gather(1, places_BJ)
-    tokens_BJ = columns_BJ if candidates_BC is None else candidates_BC.gather(1, columns_BJ)
     # Worked example, K = 3 rows with P = 2 tokens each: places [0, 1, 5] have parents [0, 0, 2].
     parents_BJ = places_BJ // scores_BKP.shape[2]
     if missing > 0:
         parents_BJ = parents_BJ.clamp(max=scores_BKP.shape[1] - 1)
-    return TopSuccessors(parents_BJ, tokens_BJ, scores_BJ)
+    if candidates_BRC is None:
+        return TopSuccessors(parents_BJ, columns_BJ, scores_BJ)
+    stride = candidates_BRC.shape[2] if candidates_BRC.shape[1] > 1 else 0
+    return TopSuccessors(parents_BJ, candidates_BRC.flatten(1).gather(1, parents_BJ * stride + columns_BJ), scores_BJ)

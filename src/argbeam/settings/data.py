@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from argbeam.settings.constraints import Constraint, NoConstraint
 from argbeam.settings.strict import Settings
 
 
@@ -41,6 +42,7 @@ class TranslationTask(Settings):
     """Translate a sentence; the output's length is open."""
 
     kind: Literal["translation"] = "translation"
+    constraint: Constraint = Field(default=NoConstraint(), description="valid outputs")
 
 
 Task = Annotated[WordOrderingTask | ParsingTask | TranslationTask, Field(discriminator="kind")]

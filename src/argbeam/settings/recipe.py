@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
 
+from argbeam.settings.constraints import NoConstraint
 from argbeam.settings.data import Data, Task
 from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, MrtLoss, SearchLoss
 from argbeam.settings.models import LstmLmModel, LstmModel, Model
@@ -160,8 +161,12 @@ class Recipe(Settings):
                 "not for translation"
             )
         for name, stage in self.stages.items():
-            if isinstance(stage.loss, SearchLoss | MrtLoss) and stage.loss.constrained and task == "translation":
-                raise ValueError(f"stages.{name}.loss.constrained = true: translation has no constraint; must be false")
+            free = isinstance(getattr(self.task, "constraint", None), NoConstraint)
+            if free and isinstance(stage.loss, SearchLoss | MrtLoss) and stage.loss.constrained:
+                raise ValueError(
+                    f"stages.{name}.loss.constrained = true: {task} has no constraint; must be false, or name one: "
+                    "task.constraint"
+                )
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ class Item:
     """One sentence of a task. `target` is empty where there is no gold sequence to train on.
 
     `source` and `target` hold symbols of the vocabularies, `surface` the words of the source as written, `reference`
-    the text that the metric compares with.
+    the text that the metric compares with, `where` the file and line of the target.
     """
 
     source: tuple[str, ...]
@@ -24,6 +24,7 @@ class Item:
     target: tuple[str, ...] = ()
     reference: str = ""
     tree: Tree | None = None
+    where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

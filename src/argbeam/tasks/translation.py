@@ -11,6 +11,7 @@ from argbeam.data.vocabulary import EOS, SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text
+from argbeam.tasks.constraints import ANY_OUTPUT, ValidOutputs, make_constraint
 from argbeam.tasks.contract import Item, Score, read_all
 from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
@@ -31,6 +32,7 @@ class Translation:
     tokenizers: _Tokenizers
     source: Vocabulary
     target: Vocabulary
+    valid: ValidOutputs = ANY_OUTPUT
     open_length = True
     read = read_all
 
@@ -45,7 +47,7 @@ class Translation:
             sources.update(item.source)
             targets.update(item.target)
         source, target = (build_vocabulary(counts, text) for counts in (sources, targets))
-        return replace(task, source=source, target=target)
+        return replace(task, source=source, target=target)._constrained(recipe, {})
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
@@ -56,12 +58,13 @@ class Translation:
             tokenizers: _Tokenizers = (source, target)
         else:
             tokenizers = _word_tokenizers(text)
-        vocabularies = (load_vocabulary(assets, name) for name in _VOCABULARY_FILES)
-        return Translation(recipe.data, text, recipe.decode, tokenizers, *vocabularies)
+        sides = [load_vocabulary(assets, name) for name in _VOCABULARY_FILES]
+        task = Translation(recipe.data, text, recipe.decode, tokenizers, source=sides[0], target=sides[1])
+        return task._constrained(recipe, assets)
 
     @property
     def constraint(self) -> Successors:
-        return self.unconstrained
+        return self.valid.successors(self.target)
 
     @property
     def unconstrained(self) -> Successors:
@@ -74,13 +77,14 @@ class Translation:
         for name, tokenizer in zip(_PIECES_FILES, self.tokenizers, strict=True):
             if isinstance(tokenizer, SentencePiece):
                 files[name] = tokenizer.model
-        return files
+        return files | self.valid.assets
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         def fault(item: Item) -> str:
             return length_fault(self.settings, len(item.source), len(item.target))
 
-        return usable(split, map(self._pair, stream_pairs(self.data, split)), fault, left_out)
+        items = usable(split, map(self._pair, stream_pairs(self.data, split)), fault, left_out)
+        return self.valid.checked(split, items, self.target, left_out)
 
     def item(self, line: str) -> Item:
         words = tuple(self.tokenizers[0].tokenize(line))
@@ -113,7 +117,17 @@ class Translation:
     def _pair(self, pair: TextPair) -> Item:
         target = self.tokenizers[1].tokenize(pair.target)
         reference = " ".join(target) if self._tokenised else pair.target
-        return replace(self.item(pair.source), target=symbols(target, self.settings), reference=reference)
+        target_symbols = symbols(target, self.settings)
+        return replace(self.item(pair.source), target=target_symbols, reference=reference, where=pair.where)
+
+    def _constrained(self, recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
+        def line_symbols(line: str) -> tuple[str, ...]:
+            return symbols(self.tokenizers[1].tokenize(line), self.settings)
+
+        def training_targets() -> Iterator[tuple[str, ...]]:
+            return (item.target for item in self.stream("train", Counter()))
+
+        return replace(self, valid=make_constraint(recipe, self.target, line_symbols, training_targets, assets))
 
 
 def _learn_subwords(data: PairData, text: Text) -> _Tokenizers:

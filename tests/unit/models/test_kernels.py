@@ -231,11 +231,12 @@ def test_a_step_of_the_search(
 
     scores_BRC = torch.randn(batch, lanes, columns, generator=generator)
     allowed_NC = chance(0.02 if columns > 1000 and seed else 0.7, batch * lanes if listed else 1, columns)
-    candidates_BC = None
+    candidates_BRC = None
     gold_B = torch.randint(0, columns, (batch,), generator=generator)
     if listed:
-        candidates_BC = torch.stack([torch.randperm(columns, generator=generator) + EOS for _ in range(batch)])
-        gold_B = candidates_BC.gather(1, gold_B[:, None])[:, 0]
+        lists = (batch, lanes if seed else 1)  # of each sentence, or of each row
+        candidates_BRC = torch.rand(*lists, columns, generator=generator).argsort(2) + EOS
+        gold_B = candidates_BRC[:, -1].gather(1, gold_B[:, None])[:, 0]
     place_K = torch.arange(beam_size)
     start_BK = torch.zeros(batch, beam_size).masked_fill(place_K > 0, NEVER)
     score_BK = torch.randn(batch, beam_size, generator=generator)
@@ -247,14 +248,14 @@ def test_a_step_of_the_search(
     gives_up = stop is not None and stop.ended_gives_up_place
     gold = GoldToken(policy, gives_up, gold_B, chance(0.9, batch), chance(0.4, batch))
     normalise = rule.normalised and not listed  # a list of candidates is normalised before
-    scores = AllScores(rule, scores_BRC, candidates_BC, raw=normalise)
+    scores = AllScores(rule, scores_BRC, candidates_BRC, raw=normalise)
     plain, verdict = gold_step(beam, scores, allowed_NC, gold, start)
 
     if seed:  # any layout will do
         scores_BRC, allowed_NC = scores_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
-        candidates_BC = None if candidates_BC is None else candidates_BC.T.contiguous().T
+        candidates_BRC = None if candidates_BRC is None else candidates_BRC.mT.contiguous().mT
     step, judged = search_step.search_step(
-        beam, scores_BRC, candidates_BC, allowed_NC, gold, sums=rule.adds_up, normalise=normalise
+        beam, scores_BRC, candidates_BRC, allowed_NC, gold, sums=rule.adds_up, normalise=normalise
     )
     best, expected = step.successors, plain.successors
     there_BJ = expected.scores_BJ > NEVER

@@ -6,7 +6,7 @@ import stat
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
@@ -21,10 +21,11 @@ LONGEST_LINE = 1 << 26  # bytes
 
 @dataclass(frozen=True)
 class TextPair:
-    """A sentence and its translation as their files have them, before tokenisation."""
+    """A sentence and its translation, before tokenisation; `where` is the file and line of the translation."""
 
     source: str
     target: str
+    where: str = field(default="", compare=False)
 
 
 def unpacked(path: Path) -> Path:
@@ -50,7 +51,7 @@ def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: in
                     f"tab-separated columns run from 0 to {len(fields) - 1}"
                 )
             _need_a_word(fields[column], path, line, f"column {column} is empty")
-        yield TextPair(fields[source_column], fields[target_column])
+        yield TextPair(fields[source_column], fields[target_column], f"{path}:{line}")
 
 
 def read_parallel(source_paths: Sequence[Path], target_paths: Sequence[Path]) -> Iterator[TextPair]:
@@ -159,7 +160,7 @@ def _pairs_in_step(source_path: Path, target_path: Path) -> Iterator[TextPair]:
                 continue  # the longer file is read to its end, so that both counts can be named
             _need_a_word(source[1], source_path, source[0])
             _need_a_word(target[1], target_path, target[0])
-            yield TextPair(source[1], target[1])
+            yield TextPair(source[1], target[1], f"{target_path}:{target[0]}")
     _need_a_line(source_path, source_count)
     _need_a_line(target_path, target_count)
     if source_count != target_count:

@@ -1,0 +1,1 @@
+"""Constraints that users bring: a list of entries (`trie`)."""

@@ -1,0 +1,243 @@
+"""A trie: outputs are entries of a list, such as words, names or item codes.
+
+Nodes are numbered level by level: 0 is nowhere, 1 the root, and edge e leads to node e + 2. The edges of a node lie
+side by side (compressed rows, CSR). The first levels also have a table of all tokens. All prefixes of a step have the
+same length, so that every shape follows from the step, and nothing is read back from the device.
+
+Worked example, entries `a` and `a b`, tokens a = 4, b = 5 and the end symbol 3: edges 0: 1 -4-> 2, 1: 2 -3-> 3,
+2: 2 -5-> 4, 3: 4 -3-> 5; `first_X` = 0 0 1 3 3 4 4.
+"""
+
+import io
+import zipfile
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import EOS, PAD, SPECIALS
+from argbeam.errors import DataError
+
+NOWHERE, ROOT = 0, 1
+# Levels have a table while all tables together have at most so many entries, of 4 bytes each.
+_DENSE = 1 << 23
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class TrieTables:
+    """A trie on one device. `widths[t]` is the most successors of a prefix of t tokens."""
+
+    first_X: Int[Tensor, " X"]
+    token_E: Int[Tensor, " E"]
+    child_DV: Int[Tensor, "D V"]
+    dense_levels: int
+    widths: tuple[int, ...]
+
+    def width(self, depth: int) -> int:
+        return self.widths[depth] if depth < len(self.widths) else 1
+
+
+@dataclass(frozen=True, eq=False)
+class Trie:
+    """The entries of a list, each with the end symbol at its end where outputs have open length.
+
+    `entries` counts them without duplicates. Make one with `of`; `to_bytes` and `from_bytes` save it.
+    """
+
+    first_X: IntArray
+    token_E: IntArray
+    vocabulary: int
+    entries: int
+    end_symbol: bool = True
+    _tables: dict[torch.device, TrieTables] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def of(entries: Iterable[Sequence[int]], *, vocabulary: int, end_symbol: bool = True) -> "Trie":
+        """The trie of entries, token ids without the end symbol, which `end_symbol` adds to each of them.
+
+        Duplicates count once. An entry may be empty, or a prefix of another one.
+        """
+        tokens, lengths = array("i"), array("q")
+        for entry in entries:
+            tokens.extend(entry)
+            if end_symbol:
+                tokens.append(EOS)
+            lengths.append(len(entry) + end_symbol)
+        if not lengths:
+            raise DataError("a trie without entries: no output would be valid; at least one entry is expected")
+        flat_I, length_N = np.frombuffer(tokens, np.int32), np.frombuffer(lengths, np.int64)
+        _check_tokens(flat_I, length_N, vocabulary, end_symbol=end_symbol)
+        first_X, token_E, entry_count = _edges(flat_I, length_N, vocabulary)
+        return Trie(first_X, token_E, vocabulary, entry_count, end_symbol)
+
+    def start(self, batch: Batch) -> "TrieChoices":
+        device = batch.source_BS.device
+        if device not in self._tables:  # once, and before any capture: the first use of a shape runs eagerly
+            self._tables[device] = self._on(device)
+        return TrieChoices(self._tables[device], torch.full_like(batch.source_length_B, ROOT), 0, self.end_symbol)
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Whether a whole sequence, end symbol included, is an entry."""
+        node = ROOT
+        for token in tokens:
+            first, last = self._first[node], self._first[node + 1]
+            edge = first + int(np.searchsorted(self.token_E[first:last], token))
+            if edge == last or self.token_E[edge] != token:
+                return False
+            node = edge + 2
+        return node != ROOT and self._first[node] == self._first[node + 1]
+
+    @cached_property
+    def saved(self) -> bytes:
+        """The trie as bytes, for `from_bytes`: a NumPy archive without pickled objects."""
+        branching_X = np.diff(self.first_X)[ROOT:]
+        about = np.array([self.vocabulary, self.entries, self.end_symbol], np.int64)
+        stream = io.BytesIO()
+        np.savez_compressed(stream, about=about, tokens=_narrow(self.token_E), branching=_narrow(branching_X))
+        return stream.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes, *, where: str = "trie") -> "Trie":
+        """The trie that `saved` holds; `where` names its file in errors."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                about, tokens, branching = (archive[name] for name in ("about", "tokens", "branching"))
+            vocabulary, entries, end_symbol = (int(value) for value in about)
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{where}: not a saved trie ({error})") from None
+        first_X = np.concatenate([[0, 0], np.cumsum(branching, dtype=np.int64)]).astype(np.int32)
+        if len(branching) != len(tokens) + 1 or first_X[-1] != len(tokens) or not (tokens < vocabulary).all():
+            raise DataError(f"{where}: not a saved trie: {len(tokens)} edges, {len(branching)} nodes")
+        return Trie(first_X, tokens.astype(np.int32), vocabulary, entries, bool(end_symbol))
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """Nodes of each level, the root's first."""
+        counts, first, last = [], ROOT, ROOT + 1
+        while first < last:
+            counts.append(last - first)
+            first, last = last, int(self.first_X[last]) + 2
+        return tuple(counts)
+
+    @cached_property
+    def _first(self) -> list[int]:
+        return self.first_X.tolist()  # type: ignore[no-any-return]
+
+    def _on(self, device: torch.device) -> TrieTables:
+        """Tables of the first levels, the edges of all levels."""
+        ends = np.cumsum((ROOT, *self.levels))
+        branching_X = np.diff(self.first_X)
+        widths = [int(branching_X[a:b].max()) for a, b in pairwise(ends)]
+        dense_levels = max(1, int((ends[1:] * self.vocabulary <= _DENSE).sum()))
+        nodes = int(ends[dense_levels])
+        child_DV = np.zeros((nodes, self.vocabulary), np.int32)
+        edges = np.arange(self.first_X[nodes], dtype=np.int32)
+        child_DV[np.repeat(np.arange(nodes), branching_X[:nodes]), self.token_E[edges]] = edges + 2
+        first_X, token_E, children_DV = (
+            torch.from_numpy(table.copy()).to(device) for table in (self.first_X, self.token_E, child_DV)
+        )
+        return TrieTables(first_X, token_E, children_DV, dense_levels, tuple(max(1, width) for width in widths))
+
+
+@dataclass(frozen=True)
+class TrieChoices:
+    """The node that each prefix has reached, after `depth` tokens."""
+
+    tables: TrieTables
+    node_N: Int[Tensor, " N"]
+    depth: int
+    end_symbol: bool
+    candidates_BC = None
+
+    @property
+    def vocabulary(self) -> int:
+        return self.tables.child_DV.shape[1]
+
+    def allowed(self) -> Bool[Tensor, "N V"] | Bool[Tensor, "1 V"]:
+        if self.depth == 0:
+            return self.tables.child_DV[ROOT : ROOT + 1] > NOWHERE
+        if self.depth < self.tables.dense_levels:
+            return self.tables.child_DV[self.node_N] > NOWHERE
+        listed_NW = self._successors()[1]
+        allowed_NV = torch.zeros(len(listed_NW), self.vocabulary, dtype=torch.bool, device=listed_NW.device)
+        allowed_NV.scatter_(1, listed_NW, True)
+        allowed_NV[:, PAD] = False
+        return allowed_NV
+
+    def listed(self) -> Int[Tensor, "N W"] | None:
+        if 2 * self.tables.width(self.depth) > self.vocabulary:
+            return None
+        return self._successors()[1]
+
+    def advance(self, tokens_N: Int[Tensor, " N"]) -> "TrieChoices":
+        if self.depth < self.tables.dense_levels:
+            node_N = self.tables.child_DV[self.node_N, tokens_N].long()
+        else:
+            edges_NW, listed_NW = self._successors()
+            taken_NW = (listed_NW == tokens_N[:, None]) & (tokens_N != PAD)[:, None]
+            node_N = torch.where(taken_NW, edges_NW + 2, NOWHERE).amax(1)
+        return replace(self, node_N=node_N, depth=self.depth + 1)
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "TrieChoices":
+        return replace(self, node_N=self.node_N.index_select(0, rows_N))
+
+    def _successors(self) -> tuple[Int[Tensor, "N W"], Int[Tensor, "N W"]]:
+        """The edges of each prefix's node and their tokens, PAD behind them."""
+        tables = self.tables
+        place_W = torch.arange(tables.width(self.depth), device=self.node_N.device)
+        edges_NW = tables.first_X[self.node_N].long()[:, None] + place_W
+        real_NW = edges_NW < tables.first_X[self.node_N + 1][:, None]
+        tokens_NW = tables.token_E[edges_NW.clamp(max=len(tables.token_E) - 1)].long()
+        return edges_NW, tokens_NW.masked_fill(~real_NW, PAD)
+
+
+def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntArray, IntArray, int]:
+    """`first_X`, `token_E` and the count of different entries: level by level, one sort of the prefixes each."""
+    start_N = np.cumsum(length_N) - length_N
+    node_N = np.full(len(length_N), ROOT, np.int64)
+    parents, tokens = [], []
+    alive_N, level, next_node = np.flatnonzero(length_N > 0), 0, ROOT + 1
+    while len(alive_N):
+        key_N = node_N[alive_N] * vocabulary + flat_I[start_N[alive_N] + level]
+        edge_E, edge_N = np.unique(key_N, return_inverse=True)
+        parents.append(edge_E // vocabulary)
+        tokens.append((edge_E % vocabulary).astype(np.int32))
+        node_N[alive_N] = next_node + edge_N
+        next_node, level = next_node + len(edge_E), level + 1
+        alive_N = alive_N[length_N[alive_N] > level]
+    branching_X = np.bincount(np.concatenate(parents), minlength=next_node)
+    first_X = np.concatenate([[0], np.cumsum(branching_X)]).astype(np.int32)
+    return first_X, np.concatenate(tokens), len(np.unique(node_N))
+
+
+def _check_tokens(flat_I: IntArray, length_N: IntArray, vocabulary: int, *, end_symbol: bool) -> None:
+    """Raise a DataError for an entry that no output could equal."""
+    wrong_I = (flat_I < len(SPECIALS)) | (flat_I >= vocabulary)
+    if end_symbol:
+        wrong_I[np.cumsum(length_N) - 1] = False
+    if wrong_I.any():
+        place = int(wrong_I.argmax())
+        entry = int(np.searchsorted(np.cumsum(length_N), place, side="right"))
+        raise DataError(
+            f"entry {entry + 1} of a trie: token id {flat_I[place]}; {len(SPECIALS)} to {vocabulary - 1} are accepted"
+        )
+    if (not end_symbol and len(np.unique(length_N)) > 1) or not length_N.max():
+        raise DataError(
+            f"a trie without the end symbol with entries of {length_N.min()} to {length_N.max()} tokens; "
+            "one length of at least 1 is accepted"
+        )
+
+
+def _narrow(numbers: IntArray) -> IntArray:
+    """The numbers in the smallest unsigned type that holds them."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))

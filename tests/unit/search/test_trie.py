@@ -1,0 +1,204 @@
+"""The trie against Python's own sets: enumeration of entries, and beam search over a set of prefixes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from argbeam.data.batches import Example, make_batch
+from argbeam.data.vocabulary import EOS, PAD
+from argbeam.errors import DataError
+from argbeam.search import search
+from argbeam.search.constraints import trie as tries
+from argbeam.search.constraints.trie import Trie, TrieChoices
+from argbeam.search.gold import Gold, Restart
+from argbeam.search.result import SearchResult
+from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.successors import ListsSuccessors, check_gold
+from oracles import (
+    BruteForce,
+    Next,
+    Tokens,
+    ToyModel,
+    brute_force_refilled,
+    brute_force_stop_best,
+    brute_force_stop_top,
+    enumerate_sequences,
+    example_of,
+    last_score,
+    logprob_sum,
+    score_sum,
+)
+
+SHARED = [(4, 5), (4, 5, 6), (4,), (7, 7, 7, 7), (5, 4)]  # prefixes of each other, and different lengths
+
+
+def with_end(entries: list[Tokens]) -> set[Tokens]:
+    return {(*entry, EOS) for entry in entries}
+
+
+def of_set(outputs: set[Tokens]) -> Next:
+    """The tokens after a prefix in any output of a set."""
+    longer = {(output[:n], output[n]) for output in outputs for n in range(len(output))}
+    return lambda prefix: sorted(token for before, token in longer if before == prefix)
+
+
+def of_trie(trie: Trie, *, listed: bool) -> Next:
+    """The tokens that the trie's choices admit after a prefix, by list or by mask."""
+    batch = make_batch([example_of([4])])
+
+    def following(prefix: Tokens) -> list[int]:
+        choices = trie.start(batch)
+        for token in prefix:
+            choices = choices.advance(torch.tensor([token]))
+        if listed:
+            return [token for token in choices._successors()[1][0].tolist() if token != PAD]
+        return choices.allowed()[0].nonzero()[:, 0].tolist()
+
+    return following
+
+
+entry_lists = st.lists(st.lists(st.integers(4, 7), max_size=4).map(tuple), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("dense", [0, 40, 1 << 23])
+@given(entries=entry_lists)
+@settings(max_examples=25)
+def test_a_trie_reaches_its_entries_and_nothing_else(dense: int, entries: list[Tokens]) -> None:
+    """Every number of levels with a table; duplicates, the empty entry and prefixes of other entries occur."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tries, "_DENSE", dense)
+        trie = Trie.of(entries, vocabulary=8)
+        outputs = with_end(entries)
+        assert trie.entries == len(outputs)
+        for listed in (False, True):
+            found = enumerate_sequences(of_trie(trie, listed=listed), length=6, end=EOS)
+            assert len(found) == len(outputs) and set(found) == outputs
+        for output in (*outputs, (), (EOS,), (4,), (4, 4, EOS), (7, 5), (8, EOS)):
+            assert trie.accepts(output) == (output in outputs)
+
+
+def test_an_output_leads_nowhere_after_its_end() -> None:
+    batch = make_batch([example_of([4])])
+    choices = Trie.of([(4,)], vocabulary=8).start(batch)
+    for token in (4, EOS, PAD, 4):
+        choices = choices.advance(torch.tensor([token]))
+    assert not choices.allowed().any() and not choices._successors()[1].any()
+
+
+SEARCHES: list[tuple[ScoreRule, Stop, Callable[..., BruteForce], Callable[..., Callable[[Tokens], float]]]] = [
+    (LastScore(), StopTop(), brute_force_stop_top, last_score),
+    (ScoreSum(), StopTop(), brute_force_stop_top, score_sum),
+    (ScoreSum(), StopBest(), brute_force_stop_best, score_sum),
+    (LogprobSum(), StopBest(), brute_force_refilled, logprob_sum),
+]
+
+
+@pytest.mark.parametrize(("rule", "stop", "brute_force", "score"), SEARCHES)
+@pytest.mark.parametrize(("vocabulary", "dense"), [(8, 0), (300, 1 << 23), (300, 0)])
+@given(entries=entry_lists, beam=st.integers(1, 4), seed=st.integers(0, 1000))
+@settings(max_examples=6)
+def test_beam_search_under_a_trie_is_brute_force_over_the_set(
+    rule: ScoreRule,
+    stop: Stop,
+    brute_force: Callable[..., BruteForce],
+    score: Callable[..., Callable[[Tokens], float]],
+    vocabulary: int,
+    dense: int,
+    entries: list[Tokens],
+    beam: int,
+    seed: int,
+) -> None:
+    """With 300 tokens successors are listed, and scored by themselves where few; with 8 they are a mask."""
+    model = ToyModel(vocabulary, seed)
+    batch = make_batch([Example((4,), (), 0), Example((4,), (), 5)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tries, "_DENSE", dense)
+        found = search.beam_search(
+            model,
+            model.encode(batch, None),
+            Trie.of(entries, vocabulary=vocabulary).start(batch),
+            beam_size=beam,
+            length_B=torch.tensor([6, 6]),
+            steps=6,
+            rule=rule,
+            stop=stop,
+            n_best=beam,
+        )
+    for row, sentence in enumerate((0, 5)):
+        expected = brute_force(of_set(with_end(entries)), score(model, sentence), beam=beam, length=6, n_best=beam)
+        outputs = [tuple(t for t in output if t != PAD) for output in found.tokens_BNT[row].tolist()]
+        assert [output for output in outputs if output] == expected.sequences
+
+
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum(), LogprobSum()], ids=lambda rule: rule.name)
+def test_listed_successors_give_the_training_search_of_the_mask(
+    rule: ScoreRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [(a, b, c) for a in range(4, 9) for b in range(4, 8) for c in range(4, 6 + a % 2)]
+    trie, model = Trie.of(entries, vocabulary=60), ToyModel(60, 3)
+    batch = make_batch([Example((4,), (*entries[i], EOS), i) for i in (0, 20, 33)], target_length=5)
+    check_gold(trie, batch, open_length=True)
+    gold = Gold(batch.target_BT, batch.target_length_B, Restart())
+
+    def searched() -> SearchResult:
+        return search.beam_search(
+            model, model.encode(batch, None), trie.start(batch), beam_size=3, length_B=batch.target_length_B, steps=5,
+            rule=rule, stop=StopTop(), gold=gold, n_best=0,
+        )  # fmt: skip
+
+    assert isinstance(trie.start(batch), ListsSuccessors) and trie.start(batch).listed() is not None
+    listed = searched()
+    monkeypatch.setattr(TrieChoices, "listed", lambda self: None)
+    masked = searched()
+    assert listed.violations is not None and masked.violations is not None and listed.violations.violation_BT.any()
+    active_BT = torch.arange(5) < batch.target_length_B[:, None]
+    for name, expected in vars(masked.violations).items():
+        real = active_BT if expected.ndim == 2 else ...
+        assert_close(getattr(listed.violations, name)[real], expected[real])
+    there_TBJ = (masked.beams.scores_TBJ > NEVER) & active_BT.T[..., None]  # what is in empty places does not matter
+    for name, expected in vars(masked.beams).items():
+        assert_close(getattr(listed.beams, name)[there_TBJ], expected[there_TBJ])
+
+
+@given(entries=entry_lists)
+@settings(max_examples=20)
+def test_a_saved_trie_is_the_same_trie(entries: list[Tokens]) -> None:
+    trie = Trie.of(entries, vocabulary=8)
+    loaded = Trie.from_bytes(trie.saved)
+    assert (loaded.vocabulary, loaded.entries, loaded.end_symbol) == (8, trie.entries, True)
+    assert (loaded.first_X == trie.first_X).all() and (loaded.token_E == trie.token_E).all()
+    assert loaded.saved == trie.saved  # runs compare the bytes
+
+
+def test_a_trie_of_fixed_length_has_no_end_symbol() -> None:
+    trie = Trie.of([(4, 5), (5, 5)], vocabulary=8, end_symbol=False)
+    assert set(enumerate_sequences(of_trie(trie, listed=True), length=2)) == {(4, 5), (5, 5)}
+    assert trie.accepts((4, 5)) and not trie.accepts((4,))
+
+
+@pytest.mark.parametrize(
+    ("entries", "end_symbol", "message"),
+    [
+        ([], True, "^a trie without entries"),
+        ([(4,), (5, EOS)], True, "^entry 2 of a trie: token id 3; 4 to 7 are accepted$"),
+        ([(), (4, 9)], True, "^entry 2 of a trie: token id 9"),
+        ([(4,), (4, 5)], False, "^a trie without the end symbol with entries of 1 to 2 tokens"),
+        ([()], False, "^a trie without the end symbol with entries of 0 to 0"),
+    ],
+)
+def test_entries_that_no_output_could_equal_are_data_errors(
+    entries: list[Tokens], end_symbol: bool, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Trie.of(entries, vocabulary=8, end_symbol=end_symbol)
+
+
+def test_bytes_that_hold_no_trie_are_a_data_error() -> None:
+    for data in (b"", b"PK", Trie.of([(4,)], vocabulary=8).saved[:-30]):
+        with pytest.raises(DataError, match=r"^x: not a saved trie"):
+            Trie.from_bytes(data, where="x")

@@ -1,0 +1,91 @@
+"""Constraints of tasks of open length: entries, forbidden targets, and runs that decode without the list."""
+
+from pathlib import Path
+
+import pytest
+
+from argbeam.data.vocabulary import EOS
+from argbeam.errors import ConfigError, DataError
+from argbeam.runs.load import load
+from argbeam.runs.train import train
+from argbeam.settings import Recipe
+from argbeam.tasks.constraints import constraint_facts
+from argbeam.tasks.translation import Translation
+from argbeam.training.events import Notice
+from refusals import refusal
+from small_runs import PRETRAIN, file_data, small_recipe
+
+PAIRS = ["a b\tx y", "b\ty", "b a\ty x z", "a\tx"]
+ONE_EPOCH = {"pretrain": {**PRETRAIN, "epochs": 1}}
+
+
+def recipe_of(folder: Path, entries: str, *overrides: str) -> Recipe:
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(PAIRS) + "\n")
+    (folder / "list.txt").write_text(entries)
+    constraint = ("task.constraint.kind=trie", "task.constraint.file=list.txt", "decode.beam=4", *overrides)
+    return small_recipe(*constraint, task="translation", data=file_data("tsv", folder), stages=ONE_EPOCH)
+
+
+def outputs_of(task: Translation, *lines: str) -> set[tuple[int, ...]]:
+    return {(*task.target.encode(line.split()), EOS) for line in lines}
+
+
+def test_entries_of_the_list_are_valid_outputs(tmp_path: Path) -> None:
+    """`q` is unknown; `x y` stands twice; `z` is valid although no target."""
+    task = Translation.fit(recipe_of(tmp_path, "x y\ny\ny x z\nx\nz\nx q\nx y\n"))
+    assert constraint_facts(task) == {"entries": 5, "unknown": 1}
+    assert task.valid.constraint is not None
+    for output in outputs_of(task, "x y", "y", "y x z", "x", "z"):
+        assert task.valid.constraint.accepts(output)
+    for output in outputs_of(task, "x q", "y x", "z z", ""):
+        assert not task.valid.constraint.accepts(output)
+    assert len(task.read("train").items) == 4
+
+
+def test_training_targets_can_be_entries(tmp_path: Path) -> None:
+    task = Translation.fit(recipe_of(tmp_path, "z\n", "task.constraint.training_targets=true"))
+    assert constraint_facts(task) == {"entries": 5, "unknown": 0}
+
+
+def test_a_forbidden_target_is_an_error_with_file_and_line(tmp_path: Path) -> None:
+    task = Translation.fit(recipe_of(tmp_path, "x y\ny\nx\n"))
+    for split in ("train", "dev", "test"):
+        with pytest.raises(DataError) as error:
+            task.read(split)
+        assert str(error.value) == (
+            f"{tmp_path / split}.tsv:3: the target 'y x z' is not a valid output under task.constraint; accepted: "
+            'valid targets, or task.constraint.forbidden = "leave_out"'
+        )
+
+
+def test_a_forbidden_target_may_be_left_out_of_training_and_stays_in_dev_and_test(tmp_path: Path) -> None:
+    task = Translation.fit(recipe_of(tmp_path, "x y\ny\nx\n", "task.constraint.forbidden=leave_out"))
+    train = task.read("train")
+    assert (len(train.items), train.left_out) == (3, {"forbidden by the constraint": 1})
+    for split in ("dev", "test"):
+        held = task.read(split)
+        assert len(held.items) == 4 and held.left_out == {}
+
+
+def test_a_run_reports_what_is_left_out_and_decodes_without_its_list(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "x y\ny\nx\nx q\n", "task.constraint.forbidden=leave_out")
+    lines = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
+    assert "left out of training: 1 forbidden by the constraint" in lines
+    assert "constraint: 3 entries, 1 unknown" in lines
+    (tmp_path / "list.txt").unlink()
+    run = load(tmp_path / "run", device="cpu")
+    ((_, decoded),) = run.search(["a b a"], beam=4, n_best=4)
+    assert {h.tokens for h in decoded.hypotheses if h.finished} == outputs_of(run.task, "x y", "y", "x")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.constraint.file=''", "task.constraint: a trie needs entries: file = "),
+        ("task.constraint.kind=try", 'task.constraint.kind = "try": must be one of none, trie'),
+        ("task.constraint.forbidden=drop", 'task.constraint.forbidden = "drop": must be one of error, leave_out'),
+    ],
+)
+def test_wrong_settings_of_a_constraint_are_one_line(tmp_path: Path, override: str, message: str) -> None:
+    assert message in refusal(lambda: recipe_of(tmp_path, "x\n", override), error=ConfigError)
