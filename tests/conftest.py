@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import install_import_hook
+
+import shape_checks
 
 # The hook changes modules as they are imported: it has to come before the first import of argbeam. Kernels are not
 # Python, only written like it. The generated corpus has no tensor, and its checks took a minute.
@@ -16,7 +18,7 @@ MODULES = [
     if path.name != "__init__.py" and not path.stem.endswith("_kernel") and path.stem != "device"
     if path.parent.name != "generated"
 ]
-install_import_hook(MODULES, "shape_checks.checked")
+shape_checks.check_some_calls(MODULES)
 
 # Without a GPU, Triton's interpreter runs the kernels; it has to be asked before they are imported.
 if not torch.cuda.is_available():
@@ -25,3 +27,8 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 settings.register_profile("argbeam", deadline=None, derandomize=True)
 settings.load_profile("argbeam")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    shape_checks.new_test()

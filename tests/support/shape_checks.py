@@ -1,10 +1,61 @@
-"""Shapes of tensors, checked while testing and only then."""
+"""Shapes of tensors, checked while testing and only then.
 
+The checks of jaxtyping take longer than most functions that they check. So a function's first calls in a test are
+checked, then one call in so many: a wrong shape is wrong at every call of a kind, or nearly.
+"""
+
+import functools
+import inspect
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
+import jaxtyping
 from beartype import beartype
+
+FIRST, THEN_EVERY = 4, 32
+_jaxtyped = jaxtyping.jaxtyped
+_calls: Counter[Callable[..., Any]] = Counter()
+
+
+def check_some_calls(modules: list[str]) -> None:
+    """Check the functions and dataclasses of modules that are not imported yet."""
+    jaxtyping.jaxtyped = some_calls  # what the import hook decorates with
+    jaxtyping.install_import_hook(modules, "shape_checks.checked")
+
+
+def new_test() -> None:
+    """From here on the first calls are checked again."""
+    _calls.clear()
+
+
+def some_calls(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
+    """A decorator in place of jaxtyping's own, for whatever has its place in a module or a class."""
+
+    def decorated(thing: Any) -> Any:
+        if inspect.isclass(thing):
+            if is_dataclass(thing) and "__init__" in vars(thing):
+                thing.__init__ = decorated(thing.__init__)
+            return thing
+        if isinstance(thing, classmethod | staticmethod):
+            return type(thing)(decorated(thing.__func__))
+        if isinstance(thing, property):
+            return property(*(f and decorated(f) for f in (thing.fget, thing.fset, thing.fdel)))
+        checking = _jaxtyped(thing, typechecker=typechecker)
+
+        @functools.wraps(thing)
+        def called(*arguments: Any, **named: Any) -> Any:
+            number = _calls[thing]
+            _calls[thing] = number + 1
+            if number < FIRST or number % THEN_EVERY == 0:
+                return checking(*arguments, **named)
+            return thing(*arguments, **named)
+
+        return called
+
+    return decorated
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:

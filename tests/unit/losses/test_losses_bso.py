@@ -92,7 +92,7 @@ def rescored(task: Task, step: BsoStep, cost: SegmentCost) -> Callable[..., Tens
 
 
 @pytest.mark.parametrize(("model_name", "task_name"), CASES)
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_loss_and_gradients_are_those_of_rescoring_every_violating_prefix(
     model_name: str, task_name: str, data: st.DataObject

@@ -44,9 +44,9 @@ def sentences(seed: int, *, end: tuple[int, ...]) -> Batch:
 def test_replayed_scores_are_the_searched_scores(
     name: str, with_noise: bool, successors: Successors, stop: StopTop | None
 ) -> None:
-    """Gold's at every token, the rival's at every violation, with the same dropout (property e), beams of 1 to 6."""
+    """Gold's at every token, the rival's at every violation, with the same dropout (property e), beams of 1 to 4."""
     violations = restarts = 0
-    for seed in range(6):
+    for seed in range(4):
         model = MODELS[name](seed, 0.3)
         batch = sentences(seed, end=() if stop is None else (EOS,))
         noise = Noise(seed, torch.tensor(3), batch.sentence_B) if with_noise else None
@@ -60,8 +60,8 @@ def test_replayed_scores_are_the_searched_scores(
         torch.testing.assert_close(again.rival_score_BT[at], found.rival_score_BT[at], rtol=1e-12, atol=1e-12)
         violations += int(at.sum())
         restarts += int((at.sum(1) > 1).sum())
-    assert violations > 20
-    assert restarts > 5
+    assert violations > 15
+    assert restarts > 3
 
 
 @pytest.mark.parametrize("beam", [1, 2, 6, 11])

@@ -30,7 +30,7 @@ from argbeam.search import permutation_kernel as permutation
 from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step
 from argbeam.search.result import Beam
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
-from argbeam.search.stop_rules import Stop, StopBest, StopTop
+from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.search.top_k import AllScores
 from argbeam.training import adagrad_kernel
@@ -214,9 +214,8 @@ SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
 @pytest.mark.parametrize(
     "rule", [LastScore(), ScoreSum(), LogprobSum()], ids=["last_score", "score_sum", "logprob_sum"]
 )
-@pytest.mark.parametrize("stop", [None, StopTop(), StopBest()], ids=["fixed", "top", "best"])
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("stop", [None, StopTop()], ids=["fixed", "top"])  # `best` is as fixed length here
+@pytest.mark.parametrize(("seed", "first"), [(0, False), (1, False), (1, True)])
 @interpreted
 def test_a_step_of_the_search(
     beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None, seed: int, first: bool
@@ -386,8 +385,8 @@ def test_a_training_step_of_kernels_is_the_plain_one(name: str, layers: int, mon
     """Loss and every gradient, with dropout and restarts; the kernels must really be what runs."""
     generator = torch.Generator().manual_seed(layers)
     examples = []
-    for number in range(4):
-        words = torch.randint(4, VOCABULARY, (5 - number % 3,), generator=generator).tolist()
+    for number in range(3):
+        words = torch.randint(4, VOCABULARY, (4 - number,), generator=generator).tolist()
         end = (EOS,) if name == "top" else ()  # of open length
         examples.append(Example(tuple(sorted(words)), (*words, *end), number))
     batch = make_batch(examples)

@@ -148,7 +148,7 @@ def test_decoding_finds_what_an_independent_beam_search_finds(name: str, constra
     sources: list[Tokens] = [(4, 5, 6, 5), (7,), (6, 4, 8)]
     successors = Permutation() if constrained else Unconstrained(VOCABULARY, end_symbol=False)
     with torch.no_grad():
-        for seed, beam in ((1, 1), (2, 3), (6, 4)):
+        for seed, beam in ((2, 3), (6, 4)):
             model = MODELS[name](seed, 0.3)
             search = Search(model, successors, SearchSettings(beam, LogprobSum()))
             batch = make_batch([Example(source, (), i) for i, source in enumerate(sources)])
