@@ -119,9 +119,9 @@ def run_campaign(campaign: Campaign, jobs: int) -> int:
         note(f"{len(steps)} steps to do, up to {machine.jobs} side by side")
         with watching(campaign, [step.name for step in steps]) as show:
             outcome = run_steps(steps, out / LOGS, machine, show)
+        write_summaries(out)  # after a signal too: finished runs count as done wherever this file is taken
         if outcome.signal:
             return outcome.signal
-        write_summaries(out)
         for path in write_page(out, out):
             print(path)
         if outcome.failed:

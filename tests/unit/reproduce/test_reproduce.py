@@ -19,7 +19,7 @@ from argbeam.errors import ArgbeamError, ConfigError
 from argbeam.files import read_records
 from argbeam.reproduce.campaign import Campaign, prepare_campaign, run_campaign, show_plan, work_done
 from argbeam.reproduce.corpora import prepare_corpus
-from argbeam.reproduce.folder import read_scores, write_summaries
+from argbeam.reproduce.folder import read_scores
 from argbeam.reproduce.plan import Scoring
 from argbeam.reproduce.results import read_results
 from argbeam.reproduce.runner import CampaignStep, StepsOutcome, find_machine
@@ -109,8 +109,9 @@ def test_what_is_done_here_or_passed_on_is_not_made_again(
 
     def no_steps(given: list[CampaignStep], *_: object) -> StepsOutcome:
         steps[:] = given
-        return StepsOutcome(0, {step.name: "not now" for step in given})
+        return StepsOutcome(stopped_by, {step.name: "not now" for step in given})
 
+    stopped_by = 0
     monkeypatch.setattr("argbeam.reproduce.campaign.run_steps", no_steps)
     first, second = tmp_path / "first", tmp_path / "second"
     apart = ("stages.pretrain.epochs=1",)  # or it would be the same training as seq2seq's
@@ -126,10 +127,12 @@ def test_what_is_done_here_or_passed_on_is_not_made_again(
     assert states(campaign, capsys) == trained
     score_planned(first / "runs" / done.name, done.scorings)
     assert states(campaign, capsys) == {**trained, done.name: "done"}
-    write_summaries(first)
+    stopped_by = signal.SIGTERM  # what is done is written after a signal too
+    assert run_campaign(campaign, 1) == signal.SIGTERM
     second.mkdir()
     for name in ("plan.json", "runs.jsonl"):
         shutil.copy(first / name, second / name)
+    stopped_by = 0
     campaign = prepare(second, "word_ordering", "timing", sets=apart)
     assert states(campaign, capsys) == {**trained, done.name: "done, model elsewhere", pretrain.name: "to do"}
     left = {run.name for run in runs} - {done.name}
