@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,12 @@ class Child:
     out: Path
     err: Path
 
+    def wait_for_line(self, start: str) -> None:
+        """Until a line of stderr starts so."""
+        while not any(line.startswith(start) for line in self.err.read_text(encoding="utf-8").splitlines()):
+            assert os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it has ended"
+            time.sleep(0.01)
+
     def wait(self) -> Result:
         """Its exit code (minus the signal that killed it), stdout and stderr."""
         _, status = os.waitpid(self.pid, 0)
@@ -71,7 +78,7 @@ def start_child(folder: Path, *arguments: str | Path, before: Callable[[], objec
     try:
         for number, path in enumerate((os.devnull, child.out, child.err)):
             os.dup2(os.open(path, os.O_RDWR), number)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, 1) for number, mode in enumerate("rww"))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         sys.argv = ["argbeam", *map(str, arguments)]

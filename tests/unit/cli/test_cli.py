@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from argbeam.errors import ConfigError
 from argbeam.files import read_records
 from argbeam.runtime.group import ALONE
 from argbeam.settings.recipe_files import load_recipe, shipped_recipes
-from command import BSO, Command, write_recipe
+from command import BSO, Command, start_child, write_recipe
 from refusals import refusal
 from small_runs import final_tensors, finish, same_tensors, written_recipe
 
@@ -431,32 +431,25 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, **pipes)
 
 
-def lines_of(pipe: Any) -> Iterator[str]:
-    while line := pipe.readline():
-        yield line.decode()
-
-
 @pytest.mark.slow
 def test_a_run_stopped_twice_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """Bit for bit, on the CPU, against a run that nothing disturbed."""
     recipe = write_recipe(tmp_path, more=BSO.replace("epochs = 1", "epochs = 5"))
     arguments = ("train", recipe, "--out", tmp_path / "stopped")
     for number, after in ((signal.SIGINT, "bso, epoch 1;"), (signal.SIGTERM, "bso, epoch 3;")):
-        stopped, said = start(*arguments), []
-        for line in lines_of(stopped.stderr):
-            said.append(line)
-            if line.startswith(after):
-                stopped.send_signal(number)
-        assert stopped.wait() == 128 + number, said
-        assert said[-2:] == [
+        stopped = start_child(tmp_path, *arguments)
+        stopped.wait_for_line(after)
+        os.kill(stopped.pid, number)
+        result = stopped.wait()
+        assert result.returncode == 128 + number, result.stderr
+        assert result.stderr.splitlines(keepends=True)[-2:] == [
             "argbeam: stopping after this update; a second signal stops at once\n",
             f"argbeam: stopped and saved; to resume: argbeam train {recipe} --out {tmp_path / 'stopped'}\n",
         ]
     assert not (tmp_path / "stopped" / "model").exists()
-    last = start(*arguments)
-    _, errors = last.communicate()
-    assert last.returncode == 0, errors
-    assert b"resuming from update" in errors
+    last = start_child(tmp_path, *arguments).wait()
+    assert last.returncode == 0, last.stderr
+    assert "resuming from update" in last.stderr
     finish(load_recipe(recipe), tmp_path / "whole")
     assert same_tensors(final_tensors(tmp_path / "whole"), final_tensors(tmp_path / "stopped"))
 

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ from argbeam.runs.layout import lock_folder
 from argbeam.runs.load import load
 from argbeam.settings.recipe_files import load_recipe
 from argbeam.tasks.iwslt import prepared
+from command import Child, start_child
 from iwslt_files import write_iwslt
 from refusals import refusal
 from small_runs import final_tensors, finish, same_tensors
@@ -43,11 +42,10 @@ def prepare(out: Path, *tables: str, sets: Sequence[str] = ()) -> Campaign:
     return prepare_campaign(tables, data="generated", out=out, sets=[*SMALL.split(), *sets])
 
 
-def start(out: Path, *tables: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "argbeam", "reproduce", *tables, "--data", "generated", "--out", str(out)]
-    command += [part for one in SMALL.split() for part in ("--set", one)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, "--jobs", "1"], env=environment, stderr=subprocess.PIPE)
+def start(out: Path, *tables: str) -> Child:
+    sets = [part for one in SMALL.split() for part in ("--set", one)]
+    command = ["reproduce", *tables, "--data", "generated", "--out", out, *sets, "--jobs", "1"]
+    return start_child(out.parent, *command)
 
 
 def wait_for(out: Path, pattern: str) -> None:
@@ -63,18 +61,17 @@ def test_a_reproduction_killed_and_stopped_ends_as_one_that_was_not(tmp_path: Pa
     out = tmp_path / "out"
     killed = start(out, "costs")
     wait_for(out, "runs/*pretrain*/checkpoints/*.safetensors")
-    killed.kill()
+    os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     stopped = start(out, "costs")
     wait_for(out, "runs/*-bso*/checkpoints/*.safetensors")
-    stopped.terminate()
-    _, said = stopped.communicate()
-    assert stopped.returncode == 128 + signal.SIGTERM, said
+    os.kill(stopped.pid, signal.SIGTERM)
+    result = stopped.wait()
+    assert result.returncode == 128 + signal.SIGTERM, result.stderr
     resume = "argbeam: stopped and saved; to resume: argbeam reproduce costs --data generated --out"
-    assert said.decode().splitlines()[-1].startswith(resume)
-    last = start(out, "costs")
-    _, said = last.communicate()
-    assert last.returncode == 0, said
+    assert result.stderr.splitlines()[-1].startswith(resume)
+    result = start(out, "costs").wait()
+    assert result.returncode == 0, result.stderr
     names = sorted(path.name for path in (out / "runs").iterdir())
     assert len(names) == 3  # one pre-training for both costs
     for name in names:
