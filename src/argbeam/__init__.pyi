@@ -3,6 +3,7 @@
 from .data.batches import Batch as Batch
 from .data.batches import Example as Example
 from .data.batches import make_batch as make_batch
+from .data.vocabulary import SpecialTokens as SpecialTokens
 from .data.vocabulary import Vocabulary as Vocabulary
 from .losses.bso import Bso as Bso
 from .losses.contract import Loss as Loss

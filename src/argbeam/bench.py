@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.data.vocabulary import EOS
+from argbeam.data.vocabulary import SPECIALS, STANDARD
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.errors import ConfigError
 from argbeam.losses import Bso, CrossEntropy, StepLoss
@@ -209,10 +209,12 @@ def random_batch(shape: BenchShape, group: Group = ALONE, *, end: bool = False) 
     examples = []
     for number in range(shape.batch):
         lengths = (shape.target, shape.source)
-        target, source = ([draw.randrange(EOS + 1, shape.vocabulary) for _ in range(length)] for length in lengths)
+        target, source = (
+            [draw.randrange(len(SPECIALS), shape.vocabulary) for _ in range(length)] for length in lengths
+        )
         if shape.source == shape.target:
             source = draw.sample(target, k=shape.target)
-        examples.append(Example(tuple(source), (*target[:-1], EOS) if end else tuple(target), number))
+        examples.append(Example(tuple(source), (*target[:-1], STANDARD.eos) if end else tuple(target), number))
     return make_batch(group.share(examples), size=group.share_of(shape.batch))
 
 

@@ -3,7 +3,7 @@
 import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from argbeam.data.vocabulary import PAD
+from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import DataError
 from argbeam.runtime.group import ALONE, Group
 
@@ -51,6 +51,7 @@ class Batch:
     target_BT: Int[Tensor, "B T"]
     target_length_B: Int[Tensor, " B"]
     sentence_B: Int[Tensor, " B"]
+    specials: SpecialTokens = STANDARD
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,32 +76,45 @@ class Batch:
 
     def copy_from(self, other: "Batch") -> None:
         """Overwrite this batch's tensors: the inputs of a captured step are fixed places in memory."""
-        for f in fields(self):
-            getattr(self, f.name).copy_(getattr(other, f.name), non_blocking=True)
+        for name in _TENSORS:
+            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _TENSORS}
+        return replace(self, **changed)
 
 
-def make_batch(examples: Sequence[Example], *, source_length: int = 0, target_length: int = 0, size: int = 0) -> Batch:
+_TENSORS = [f.name for f in fields(Batch) if f.name != "specials"]
+
+
+def make_batch(
+    examples: Sequence[Example],
+    *,
+    source_length: int = 0,
+    target_length: int = 0,
+    size: int = 0,
+    specials: SpecialTokens = STANDARD,
+) -> Batch:
     """Pad examples into one batch, at least as large as the lengths and the size given.
 
-    Every source has a token: attention over none has no value. Without examples, `size` rows of padding.
+    Every source has a token: attention over none has no value. Without examples, `size` rows of padding. `specials` are
+    those of the vocabulary of the token ids: losses and successors take them from the batch.
     """
     if not examples and size < 1:
         raise DataError("make_batch: no examples; a batch has one at least, or a size of rows of padding")
     for example in examples:
         if not example.source:
             raise DataError(f"sentence {example.sentence}: a source without tokens; a source has one at least")
-    padding = max(size - len(examples), 0)
+    padding, pad = max(size - len(examples), 0), specials.pad
     sources, targets = [e.source for e in examples], [e.target for e in examples]
     return Batch(
-        source_BS=_padded(sources, padding, max(source_length, 1)),
+        source_BS=_padded(sources, padding, max(source_length, 1), pad),
         # Attention over no token has no value: a padding row has one PAD to attend to.
         source_length_B=torch.tensor([*map(len, sources), *[1] * padding]),
-        target_BT=_padded(targets, padding, target_length),
+        target_BT=_padded(targets, padding, target_length, pad),
         target_length_B=torch.tensor([*map(len, targets), *[0] * padding]),
         sentence_B=torch.tensor([*(e.sentence for e in examples), *[0] * padding]),
+        specials=specials,
     )
 
 
@@ -121,6 +135,7 @@ class BatchPlan:
     seed: int
     tokens: int = 0
     accumulate: int = 1
+    specials: SpecialTokens = STANDARD
 
     def epoch(self, epoch: int, *, by_length: bool = False) -> "EpochBatches":
         """The batches of an epoch as lists of indices into `examples`; `by_length` puts short examples first."""
@@ -157,6 +172,7 @@ class BatchPlan:
             source_length=source,
             target_length=target,
             size=group.share_of(self._rows(source, target)),
+            specials=self.specials,
         )
 
     def shapes(self) -> set[tuple[int, int, int]]:
@@ -254,8 +270,8 @@ def round_up(length: Length, multiple: int) -> Length:
     return -(-length // multiple) * multiple
 
 
-def _padded(rows: Iterable[tuple[int, ...]], padding: int, least: int) -> Int[Tensor, "B L"]:
+def _padded(rows: Iterable[tuple[int, ...]], padding: int, least: int, pad: int) -> Int[Tensor, "B L"]:
     """Rows and `padding` empty rows, padded to the longest, or to `least` tokens."""
     rows = [*rows, *[()] * padding]
     length = max([least, *map(len, rows)])
-    return torch.tensor([[*row, *[PAD] * (length - len(row))] for row in rows], dtype=torch.int64)
+    return torch.tensor([[*row, *[pad] * (length - len(row))] for row in rows], dtype=torch.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from argbeam.data.batches import Example, in_order_of_length, make_batch, round_up
-from argbeam.data.vocabulary import PAD
+from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.losses.cross_entropy import CrossEntropy
@@ -94,29 +94,32 @@ class BatchDecoder:
 
     def _decode_batch(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
         stop = self.stop if self.task.open_length else None
-        search = Search(self.model, self.task.constraint, SearchSettings(beam, self.rule, stop, n_best))
+        specials = self.task.target.specials
+        settings = SearchSettings(beam, self.rule, stop, n_best, specials=specials)
+        search = Search(self.model, self.task.constraint, settings)
         limits = [self.task.limit(example) for example in examples]
         sources = [Example(e.source, (), e.sentence) for e in examples]
         if self.captured is None:
-            batch, length_B = make_batch(sources).to(self.device), torch.tensor(limits, device=self.device)
+            batch = make_batch(sources, specials=specials).to(self.device)
+            length_B = torch.tensor(limits, device=self.device)
             result = search(batch, length_B, steps=max(limits))
         else:
             # Only the last batch and those of long sentences are not full: powers of two keep their shapes few.
             rows = min(self._batch_size(beam), 1 << (len(examples) - 1).bit_length())
             longest = round_up(max(len(e.source) for e in examples), _ROUND)
-            batch = make_batch(sources, source_length=longest, size=rows).to(self.device)
+            batch = make_batch(sources, source_length=longest, size=rows, specials=specials).to(self.device)
             length_B = torch.tensor([*limits, *[0] * (rows - len(examples))], device=self.device)
             result = self.captured(search, batch, length_B, steps=round_up(max(limits), _ROUND))
         tokens, scores = result.tokens_BNT.tolist(), result.score_BN.tolist()
         if any(math.isnan(score) for row in scores[: len(examples)] for score in row):
             raise ArgbeamError("the model's scores are not numbers: its weights are damaged, or its training diverged")
-        finished, dead = result.finished_BN.tolist(), result.dead_B.tolist()
-        traces = _traces(result.beams, limits) if trace else [()] * len(examples)
+        finished, dead, lengths = result.finished_BN.tolist(), result.dead_B.tolist(), result.length_BN.tolist()
+        traces = _traces(result.beams, result.steps_B[: len(examples)].tolist()) if trace else [()] * len(examples)
         return [
             Decoded(
                 tuple(
-                    Hypothesis(tuple(token for token in output if token != PAD), score, ended)
-                    for output, score, ended in zip(tokens[i], scores[i], finished[i], strict=True)
+                    Hypothesis(tuple(output[:length]), score, ended)
+                    for output, length, score, ended in zip(tokens[i], lengths[i], scores[i], finished[i], strict=True)
                     if score > -math.inf
                 ),
                 dead[i],
@@ -157,14 +160,21 @@ def evaluate(
 
 
 def perplexity(
-    model: Model, examples: Sequence[Example], *, batch: int, device: torch.device, group: Group = ALONE
+    model: Model,
+    examples: Sequence[Example],
+    *,
+    batch: int,
+    device: torch.device,
+    group: Group = ALONE,
+    specials: SpecialTokens = STANDARD,
 ) -> float:
     """Of the gold tokens given the gold history, end symbols included; sentences without gold do not count."""
     with_gold = [example for example in examples if example.target]
     sums: list[tuple[int, float, float]] = []
     for place, numbers in group.share(list(enumerate(in_order_of_length(with_gold, size=batch)))):
         with torch.no_grad():
-            out = CrossEntropy()(model, make_batch([with_gold[i] for i in numbers]).to(device), None)
+            gold = make_batch([with_gold[i] for i in numbers], specials=specials).to(device)
+            out = CrossEntropy()(model, gold, None)
         sums.append((place, float(out.total), float(out.sums["words"])))
     # Added in one order, whatever the number of processes: the best epoch must not depend on rounding.
     ordered = sorted(tuple(entry) for part in group.gather(sums) for entry in part)
@@ -221,7 +231,7 @@ def _of_all_processes(group: Group, decoded: dict[int, Decoded]) -> dict[int, De
     }
 
 
-def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
+def _traces(beams: Beams, steps: Sequence[int]) -> list[tuple[dict[str, Any], ...]]:
     """Per sentence and step: newest tokens, parents' places in the step before, and scores, best first."""
     tokens_TBJ, scores_TBJ = beams.tokens_TBJ.cpu(), beams.scores_TBJ.cpu()
     # A search that refills its beam has ended prefixes behind the others.
@@ -230,12 +240,11 @@ def _traces(beams: Beams, limits: Sequence[int]) -> list[tuple[dict[str, Any], .
     parents_TBJ = beams.parents_TBJ.cpu().gather(2, order_TBJ)
     parents_TBJ[1:] = place_TBJ[:-1].gather(2, parents_TBJ[1:])
     named = {"tokens": tokens_TBJ.gather(2, order_TBJ), "parents": parents_TBJ, "ranks": scores_TBJ}
-    real_TBJ, over_TB = scores_TBJ > NEVER, (tokens_TBJ == PAD).all(2).tolist()
+    real_TBJ = scores_TBJ > NEVER
     return [
         tuple(
             {name: values_TBJ[t, i][real_TBJ[t, i]].tolist() for name, values_TBJ in named.items()}
-            for t in range(min(limit, len(over_TB)))
-            if not over_TB[t][i]
+            for t in range(count)
         )
-        for i, limit in enumerate(limits)
+        for i, count in enumerate(steps)
     ]

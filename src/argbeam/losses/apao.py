@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import EOS, PAD
+from argbeam.data.vocabulary import SpecialTokens
 from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import per_sentence
 from argbeam.losses.replay import token_logprobs
@@ -42,42 +42,49 @@ class Apao(Loss):
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         gold_BT, length_B = batch.target_BT, batch.target_length_B
-        tokens_BRT = gold_BT[:, None]
+        tokens_BRT, length_BR = gold_BT[:, None], length_B[:, None]
         if self.negatives:
-            walks_BRT = random_walks(
+            walks = random_walks(
                 self.successors.start(batch),
                 needed(noise, "apao"),
                 rows=self.negatives,
                 length_B=length_B,
                 steps=gold_BT.shape[1],
+                specials=batch.specials,
             )
-            tokens_BRT = torch.cat([tokens_BRT, walks_BRT], 1)
-        real_BT = torch.arange(gold_BT.shape[1], device=length_B.device) < length_B[:, None]
-        logprob_BRT = token_logprobs(model, model.encode(batch, noise), tokens_BRT)
-        logprob_BRT = torch.where((tokens_BRT != PAD) & real_BT[:, None], logprob_BRT, 0.0)
+            tokens_BRT = torch.cat([tokens_BRT, walks.tokens_BRT], 1)
+            length_BR = torch.cat([length_BR, walks.length_BR], 1)
+        real_BRT = torch.arange(gold_BT.shape[1], device=length_B.device) < length_BR[..., None]
+        real_BRT = real_BRT & real_BRT[:, :1]
+        logprob_BRT = token_logprobs(model, model.encode(batch, noise), tokens_BRT, batch.specials)
+        logprob_BRT = torch.where(real_BRT, logprob_BRT, 0.0)
         gold = -logprob_BRT[:, 0].sum()
-        prefix = (length_B * self._prefix_losses(tokens_BRT, logprob_BRT, real_BT)).sum()
+        prefix = (length_B * self._prefix_losses(tokens_BRT, logprob_BRT, real_BRT, batch.specials)).sum()
         sums = {"cross_entropy": gold.detach(), "sequence_loss": prefix.detach()}
         return per_sentence(gold + self.weight * prefix, length_B, sums)
 
     def _prefix_losses(
-        self, tokens_BRT: Int[Tensor, "B R T"], logprob_BRT: Float[Tensor, "B R T"], real_BT: Bool[Tensor, "B T"]
+        self,
+        tokens_BRT: Int[Tensor, "B R T"],
+        logprob_BRT: Float[Tensor, "B R T"],
+        real_BRT: Bool[Tensor, "B R T"],
+        specials: SpecialTokens,
     ) -> Float[Tensor, " B"]:
         """The weighted sum over the lengths of prefixes; the first row is gold's."""
         count_T = torch.arange(1, tokens_BRT.shape[2] + 1, device=tokens_BRT.device)
         score_BRT = logprob_BRT.cumsum(2) / self.temperature
         loss_BT = -score_BRT[:, 0]
         if self.negatives:
-            counted_BRT = distinct_prefixes(tokens_BRT)
+            counted_BRT = distinct_prefixes(tokens_BRT, real_BRT)
             loss_BT = score_BRT.masked_fill(~counted_BRT, NEVER).logsumexp(1) - score_BRT[:, 0]
-        counted_BT = real_BT & (tokens_BRT[:, 0] != EOS)
+        counted_BT = real_BRT[:, 0] & ~specials.ended(tokens_BRT[:, 0])
         loss_BT = torch.where(counted_BT, loss_BT / count_T, 0.0)
         weight_BT = loss_BT.detach() * torch.exp(self.eta * loss_BT.detach())
         tiny = torch.finfo(weight_BT.dtype).tiny
         return (weight_BT / weight_BT.sum(1, keepdim=True).clamp(min=tiny) * loss_BT).sum(1)
 
 
-def distinct_prefixes(tokens_BRT: Int[Tensor, "B R T"]) -> Bool[Tensor, "B R T"]:
+def distinct_prefixes(tokens_BRT: Int[Tensor, "B R T"], real_BRT: Bool[Tensor, "B R T"]) -> Bool[Tensor, "B R T"]:
     """Whether the prefix of each row up to each column has not ended before, and no earlier row has the same one.
 
     Worked example: of [a b], [a c], [a b] the first row counts at both columns, the second at its second, the third at
@@ -87,4 +94,4 @@ def distinct_prefixes(tokens_BRT: Int[Tensor, "B R T"]) -> Bool[Tensor, "B R T"]
     earlier_RR = torch.ones(same_BRRT.shape[1:3], dtype=torch.bool, device=tokens_BRT.device).tril(-1)
     repeated_BRT = (same_BRRT & earlier_RR[..., None]).any(2)
     first_R1 = (torch.arange(tokens_BRT.shape[1], device=tokens_BRT.device) == 0)[:, None]
-    return (~repeated_BRT & (tokens_BRT != PAD)) | first_R1
+    return (~repeated_BRT & real_BRT) | first_R1

@@ -122,11 +122,15 @@ class BsoStep:
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         bso, gold_BT = self.bso, batch.target_BT
         policy = bso.policy(bso.margin, bso.margin_per_token)
-        settings = SearchSettings(self.beam, bso.rule, bso.stop if bso.open_length else None, n_best=0)
+        settings = SearchSettings(
+            self.beam, bso.rule, bso.stop if bso.open_length else None, n_best=0, specials=batch.specials
+        )
         state = model.encode(batch, noise)
         found, _ = search_with_gold(model, state, bso.successors, settings, batch, policy)
         rival_BT, violation_BT = found.rival_BT, found.violation_BT
-        replayed = replay(model, state, gold_BT, rival_BT, violation_BT, normalised=bso.rule.normalised)
+        replayed = replay(
+            model, state, gold_BT, rival_BT, violation_BT, normalised=bso.rule.normalised, specials=batch.specials
+        )
         behind_BT = replayed.rival_score_BT - replayed.gold_score_BT
         position_T = torch.arange(gold_BT.shape[1], device=gold_BT.device)
         broken_BT = behind_BT.isnan() & (position_T < batch.target_length_B[:, None])

@@ -75,7 +75,9 @@ class CrfStep:
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         crf, gold_BT, length_B = self.crf, batch.target_BT, batch.target_length_B
-        settings = SearchSettings(self.beam, crf.rule, crf.stop if crf.open_length else None, n_best=0)
+        settings = SearchSettings(
+            self.beam, crf.rule, crf.stop if crf.open_length else None, n_best=0, specials=batch.specials
+        )
         # Without a margin, a violation is a gold prefix that the search loses, or does not return.
         policy = Restart(margin=0.0) if crf.restarts else EarlyUpdate(margin=0.0)
         state = model.encode(batch, noise)
@@ -86,9 +88,9 @@ class CrfStep:
         # The beam of the last step, or of the step at which gold was lost.
         step_BK = found.stop_B[:, None].expand(-1, self.beam)
         place_BK = torch.arange(self.beam, device=step_BK.device).expand_as(step_BK)
-        beam_BKT = prefix_tokens(beams, place_BK, step_BK)
+        beam_BKT = prefix_tokens(beams, place_BK, step_BK, pad=batch.specials.pad)
         alive_BK = beams.scores_TBJ[:, :, : self.beam].gather(0, step_BK[None])[0] != NEVER
-        scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1))
+        scores_BRT = replay_each(model, state, torch.cat([beam_BKT, gold_BT[:, None]], 1), batch.specials)
         until_B = (found.stop_B + 1).minimum(length_B)
         total = _minus_log_probability(scores_BRT, beam_BKT, alive_BK, gold_BT, until_B).sum()
         return searched_output(total, crf.normalise, found, length_B, restarts=False)
@@ -105,7 +107,7 @@ def _at_every_restart(
     beam_PT = segment_tokens(beams, gold_BT, end_BT.T, place_TBK).flatten(0, 1)
     # Each place of the beam is a pair with gold: a row of its own could not take gold's state after a restart.
     gold_PT, restart_PT = gold_BT.repeat_interleave(beam, 0), restart_BT.repeat_interleave(beam, 0)
-    replayed = replay(model, state.repeated(beam), gold_PT, beam_PT, restart_PT)
+    replayed = replay(model, state.repeated(beam), gold_PT, beam_PT, restart_PT, specials=batch.specials)
     score_BKT = since_restart(replayed.rival_score_BT, restart_PT).view(-1, beam, len(step_T))
     gold_score_BT = since_restart(replayed.gold_score_BT, restart_PT)[::beam]
     different_PT = since_restart((beam_PT != gold_PT).to(score_BKT.dtype), restart_PT) > 0

@@ -70,7 +70,7 @@ class CrossEntropy(Loss):
         return self
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        output_BTH = gold_outputs(model, model.encode(batch, noise), batch.target_BT)
+        output_BTH = gold_outputs(model, model.encode(batch, noise), batch.target_BT, batch.specials)
         if self.valid is None and self.pruning is None:
             return gold_loss(model, output_BTH, batch, smoothing=self.label_smoothing)
         return self._of_valid(model, output_BTH, batch)

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.losses.contract import Loss, LossOutput, LossWeights, in_precision
+from argbeam.losses.contract import Loss, LossOutput, LossWeights
 from argbeam.losses.cross_entropy import CrossEntropy, per_sentence
 from argbeam.losses.replay import gold_outputs
-from argbeam.losses.risks import RISKS, Risk, one_minus_sentence_bleu
+from argbeam.losses.risks import Risk, one_minus_sentence_bleu, risk_in
 from argbeam.losses.sampling import drawn_tokens, needed, until_end, with_room, write
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -82,14 +82,14 @@ class MixerStep:
         allowed_1V = mixer.successors.start(batch).allowed()
         pick = drawn_tokens(allowed_1V, noise, steps=gold_BT.shape[1])
         state = model.encode(batch, noise)
-        written_BT = write(model, state, gold_BT, own_BT, pick)
-        tokens_BT, real_BT = until_end(written_BT, limit_B)
-        output_BTH = gold_outputs(model, state, written_BT)
+        written_BT = write(model, state, gold_BT, own_BT, pick, batch.specials)
+        tokens_BT, real_BT = until_end(written_BT, limit_B, batch.specials)
+        output_BTH = gold_outputs(model, state, written_BT, batch.specials)
         # Own tokens were drawn among those allowed, gold tokens are trained against the whole vocabulary.
         barred_BTV = own_BT[..., None] & ~allowed_1V
         scores_BTV = model.scores(output_BTH).masked_fill(barred_BTV, NEVER)
         loss_X = F.cross_entropy(scores_BTV.flatten(0, 1), written_BT.flatten(), reduction="none")
-        risk = in_precision(mixer.risk, RISKS, loss_X.dtype)
+        risk = risk_in(mixer.risk, loss_X.dtype, batch.specials)
         reward_B = (1 - risk(tokens_BT, real_BT.sum(1), gold_BT, length_B)).to(loss_X.dtype)
         # No gradient of the baseline's error reaches the model.
         error_BT = reward_B[:, None] - mixer.baseline(output_BTH.detach())

@@ -8,12 +8,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import PAD
-from argbeam.losses.contract import Loss, LossOutput, in_precision
+from argbeam.data.vocabulary import SpecialTokens
+from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import per_sentence
 from argbeam.losses.replay import token_logprobs
-from argbeam.losses.risks import RISKS, Risk, one_minus_sentence_bleu
-from argbeam.losses.sampling import needed, sample, with_room
+from argbeam.losses.risks import Risk, one_minus_sentence_bleu, risk_in
+from argbeam.losses.sampling import Outputs, needed, sample, with_room
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
@@ -31,9 +31,16 @@ class Candidates(Protocol):
         """Beam of its search; 0 without a search."""
 
     def __call__(
-        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Int[Tensor, " B"], steps: int
-    ) -> Int[Tensor, "B R T"]:
-        """R outputs per sentence, PAD behind their end; a row of PAD alone is none."""
+        self,
+        model: Model,
+        state: State,
+        choices: Choices,
+        noise: Noise | None,
+        limit_B: Int[Tensor, " B"],
+        steps: int,
+        specials: SpecialTokens,
+    ) -> Outputs:
+        """R outputs per sentence."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,17 @@ class Sampled:
     beam = 0
 
     def __call__(
-        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Tensor, steps: int
-    ) -> Int[Tensor, "B R T"]:
-        return sample(model, state, choices, needed(noise, "mrt"), rows=self.size, length_B=limit_B, steps=steps)
+        self,
+        model: Model,
+        state: State,
+        choices: Choices,
+        noise: Noise | None,
+        limit_B: Tensor,
+        steps: int,
+        specials: SpecialTokens,
+    ) -> Outputs:
+        noise = needed(noise, "mrt")
+        return sample(model, state, choices, noise, rows=self.size, length_B=limit_B, steps=steps, specials=specials)
 
 
 @dataclass(frozen=True)
@@ -61,9 +76,16 @@ class Searched:
         return self.size
 
     def __call__(
-        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Tensor, steps: int
-    ) -> Int[Tensor, "B R T"]:
-        return beam_search(
+        self,
+        model: Model,
+        state: State,
+        choices: Choices,
+        noise: Noise | None,
+        limit_B: Tensor,
+        steps: int,
+        specials: SpecialTokens,
+    ) -> Outputs:
+        found = beam_search(
             model,
             state,
             choices,
@@ -74,7 +96,9 @@ class Searched:
             stop=StopBest() if self.open_length else None,
             n_best=self.size,
             end_early=False,
-        ).tokens_BNT
+            specials=specials,
+        )
+        return Outputs(found.tokens_BNT, found.length_BN)
 
 
 @dataclass(frozen=True)
@@ -103,19 +127,23 @@ class Mrt(Loss):
         batch, limit_B = with_room(batch, self.extra_length)
         gold_BT, gold_length_B = batch.target_BT, batch.target_length_B
         state = model.encode(batch, noise)
-        tokens_BRT = self.candidates(model, state, self.successors.start(batch), noise, limit_B, gold_BT.shape[1])
+        choices, steps = self.successors.start(batch), gold_BT.shape[1]
+        outputs = self.candidates(model, state, choices, noise, limit_B, steps, batch.specials)
+        tokens_BRT, length_BR = outputs.tokens_BRT, outputs.length_BR
         if self.include_gold:
             tokens_BRT = torch.cat([gold_BT[:, None], tokens_BRT], 1)
+            length_BR = torch.cat([gold_length_B[:, None], length_BR], 1)
         rows = tokens_BRT.shape[1]
-        real_BRT = tokens_BRT != PAD
-        logprob_BR = torch.where(real_BRT, token_logprobs(model, state, tokens_BRT), 0.0).sum(2)
-        risk_X = in_precision(self.risk, RISKS, logprob_BR.dtype)(
+        real_BRT = torch.arange(steps, device=length_BR.device) < length_BR[..., None]
+        logprob_BRT = token_logprobs(model, state, tokens_BRT, batch.specials)
+        logprob_BR = torch.where(real_BRT, logprob_BRT, 0.0).sum(2)
+        risk_X = risk_in(self.risk, logprob_BR.dtype, batch.specials)(
             tokens_BRT.flatten(0, 1),
-            real_BRT.sum(2).flatten(),
+            length_BR.flatten(),
             gold_BT.repeat_interleave(rows, 0),
             gold_length_B.repeat_interleave(rows, 0),
         )
-        counted_BR = _distinct(tokens_BRT)
+        counted_BR = _distinct(tokens_BRT, length_BR)
         q_BR = (self.alpha * logprob_BR).masked_fill(~counted_BR, NEVER).softmax(1)
         risk_B = (q_BR * risk_X.view_as(q_BR).to(q_BR.dtype)).sum(1)
         real_B = gold_length_B > 0
@@ -124,10 +152,10 @@ class Mrt(Loss):
         return per_sentence(total, gold_length_B, {"risk": total.detach(), "candidates": candidates})
 
 
-def _distinct(tokens_BRT: Int[Tensor, "B R T"]) -> Bool[Tensor, "B R"]:
+def _distinct(tokens_BRT: Int[Tensor, "B R T"], length_BR: Int[Tensor, "B R"]) -> Bool[Tensor, "B R"]:
     """Rows that count: those with tokens, each sequence once. The first always does, so that something is counted."""
     same_BRR = (tokens_BRT[:, :, None] == tokens_BRT[:, None]).all(3)
+    same_BRR = same_BRR & (length_BR[:, :, None] == length_BR[:, None])
     repeated_BR = same_BRR.tril(-1).any(2)
-    some_BR = (tokens_BRT != PAD).any(2)
     first_R = torch.arange(tokens_BRT.shape[1], device=tokens_BRT.device) == 0
-    return (~repeated_BR & some_BR) | first_R
+    return (~repeated_BR & (length_BR > 0)) | first_R

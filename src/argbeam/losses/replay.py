@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from argbeam.data.vocabulary import BOS
+from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.models.contract import Model, Unrolls
 from argbeam.models.state import State
 
@@ -26,9 +26,11 @@ class Replayed:
     rival_score_BT: Float[Tensor, "B T"]
 
 
-def gold_outputs(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T H"]:
+def gold_outputs(
+    model: Model, state: State, gold_BT: Int[Tensor, "B T"], specials: SpecialTokens = STANDARD
+) -> Float[Tensor, "B T H"]:
     """Input of the output layer before each gold token, after the gold tokens before it."""
-    return unroll(model, state, _shifted(gold_BT).T).transpose(0, 1)
+    return unroll(model, state, _shifted(gold_BT, specials.bos).T).transpose(0, 1)
 
 
 def unroll(
@@ -57,10 +59,12 @@ def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tens
     return model.scores(gold_outputs(model, state, gold_BT))
 
 
-def token_logprobs(model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
+def token_logprobs(
+    model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"], specials: SpecialTokens = STANDARD
+) -> Float[Tensor, "B R T"]:
     """Log-probability of every token of R sequences per sentence, normalised over the whole vocabulary."""
     tokens_NT = tokens_BRT.flatten(0, 1)
-    output_XH = gold_outputs(model, state.repeated(tokens_BRT.shape[1]), tokens_NT).flatten(0, 1)
+    output_XH = gold_outputs(model, state.repeated(tokens_BRT.shape[1]), tokens_NT, specials).flatten(0, 1)
     return _logprobs(model, output_XH, tokens_NT.flatten()).view_as(tokens_BRT)
 
 
@@ -72,6 +76,7 @@ def replay(
     restart_BT: Bool[Tensor, "B T"],
     *,
     normalised: bool = False,
+    specials: SpecialTokens = STANDARD,
 ) -> Replayed:
     """Step a gold lane and a rival lane together; after a restart the rival's state is the gold lane's.
 
@@ -83,9 +88,9 @@ def replay(
     """
     batch, steps = gold_BT.shape
     state = state.repeated(2)  # gold in even rows, rival in odd ones
-    read_gold_BT = _shifted(gold_BT)
-    restarted_BT = _shifted(restart_BT.long(), first=0).bool()
-    read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT))
+    read_gold_BT = _shifted(gold_BT, specials.bos)
+    restarted_BT = _shifted(restart_BT.long(), 0).bool()
+    read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT, specials.bos))
     read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
     outputs_TNH = unroll(model, state, read_TN, restarted_BT.T)
     output_XH = outputs_TNH.flatten(0, 1)
@@ -99,11 +104,13 @@ def replay(
     return Replayed(gold_TB.T, rival_TB.T)
 
 
-def replay_each(model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T"]:
+def replay_each(
+    model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"], specials: SpecialTokens = STANDARD
+) -> Float[Tensor, "B R T"]:
     """Score of every token of R sequences per sentence, each after its own tokens before it."""
     batch, sequences, steps = tokens_BRT.shape
     tokens_NT = tokens_BRT.flatten(0, 1)
-    output_XH = gold_outputs(model, state.repeated(sequences), tokens_NT).flatten(0, 1)
+    output_XH = gold_outputs(model, state.repeated(sequences), tokens_NT, specials).flatten(0, 1)
     return model.scores(output_XH[:, None], tokens_NT.flatten()[:, None]).view(batch, sequences, steps)
 
 
@@ -115,7 +122,7 @@ def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"
     sum_BX = F.pad(score_BT.cumsum(1), (1, 0))
     first_T = torch.arange(1, score_BT.shape[1] + 1, device=score_BT.device)
     # Column t's segment begins after the last restart among the columns before t.
-    begin_BT = _shifted(torch.where(restart_BT, first_T, 0), first=0).cummax(1).values
+    begin_BT = _shifted(torch.where(restart_BT, first_T, 0), 0).cummax(1).values
     return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
 
 
@@ -141,6 +148,6 @@ def _logprobs(model: Model, output_XH: Float[Tensor, "X H"], token_X: Int[Tensor
     return in_parts(of_rows, output_XH, token_X)
 
 
-def _shifted(x_BT: Tensor, first: int = BOS) -> Tensor:
+def _shifted(x_BT: Tensor, first: int) -> Tensor:
     """Every column moved to the next one; `first` before the first."""
     return torch.cat([torch.full_like(x_BT[:, :1], first), x_BT[:, :-1]], 1)

@@ -1,7 +1,7 @@
 """Tokens that a model writes itself in training: drawn from its own distribution, by given noise."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import BOS, EOS, PAD
+from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import ArgbeamError
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -24,16 +24,29 @@ Pick = Callable[[Float[Tensor, "B V"], int], Int[Tensor, " B"]]
 """One token of each row, chosen by the scores of all tokens at step t: `pick(scores_BV, t)`."""
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """R outputs per sentence, padding behind their end, and their lengths; one of length 0 is none."""
+
+    tokens_BRT: Int[Tensor, "B R T"]
+    length_BR: Int[Tensor, "B R"]
+
+
 @torch.no_grad()
 def write(
-    model: Model, state: State, given_BT: Int[Tensor, "B T"], own_BT: Bool[Tensor, "B T"], pick: Pick
+    model: Model,
+    state: State,
+    given_BT: Int[Tensor, "B T"],
+    own_BT: Bool[Tensor, "B T"],
+    pick: Pick,
+    specials: SpecialTokens = STANDARD,
 ) -> Int[Tensor, "B T"]:
     """Sentences with the model's own tokens where `own_BT` is true, and given tokens elsewhere.
 
     A choice sees all tokens before it, its own ones included. The caller reads them again with gradient.
     """
     columns = []
-    token_B = torch.full_like(given_BT[:, 0], BOS)
+    token_B = torch.full_like(given_BT[:, 0], specials.bos)
     for t in range(given_BT.shape[1]):
         state = model.step(state, token_B)
         chosen_B = pick(model.scores(model.output(state)[:, None])[:, 0], t)
@@ -55,12 +68,20 @@ def best_tokens(allowed_1V: Bool[Tensor, "1 V"]) -> Pick:
 
 @torch.no_grad()
 def sample(
-    model: Model, state: State, choices: Choices, noise: Noise, *, rows: int, length_B: Int[Tensor, " B"], steps: int
-) -> Int[Tensor, "B R T"]:
+    model: Model,
+    state: State,
+    choices: Choices,
+    noise: Noise,
+    *,
+    rows: int,
+    length_B: Int[Tensor, " B"],
+    steps: int,
+    specials: SpecialTokens = STANDARD,
+) -> Outputs:
     """Draw `rows` sequences per sentence, token by token from the model's distribution over valid successors.
 
-    PAD follows the end symbol, the length limit, and a token without any valid successor. Two rows of a sentence may be
-    equal.
+    They end in an end symbol, at the length limit, or before a prefix without any valid successor. Two rows of a
+    sentence may be equal.
     """
     state = state.select(torch.arange(len(length_B) * rows, device=length_B.device) // rows)
 
@@ -69,16 +90,24 @@ def sample(
         state = model.step(state, token_BR.flatten())
         return model.scores(model.output(state).view(*token_BR.shape, -1), candidates_BC)
 
-    return _walks(scores, choices, noise, rows=rows, length_B=length_B, steps=steps)
+    return _walks(scores, choices, noise, rows=rows, length_B=length_B, steps=steps, specials=specials)
 
 
 @torch.no_grad()
 def random_walks(
-    choices: Choices, noise: Noise, *, rows: int, length_B: Int[Tensor, " B"], steps: int
-) -> Int[Tensor, "B R T"]:
+    choices: Choices,
+    noise: Noise,
+    *,
+    rows: int,
+    length_B: Int[Tensor, " B"],
+    steps: int,
+    specials: SpecialTokens = STANDARD,
+) -> Outputs:
     """`sample` without a model: all valid successors are as likely."""
     zero = torch.zeros((), device=length_B.device)
-    return _walks(lambda token_BR, _: zero, choices, noise, rows=rows, length_B=length_B, steps=steps)
+    return _walks(
+        lambda token_BR, _: zero, choices, noise, rows=rows, length_B=length_B, steps=steps, specials=specials
+    )
 
 
 def _walks(
@@ -89,15 +118,16 @@ def _walks(
     rows: int,
     length_B: Int[Tensor, " B"],
     steps: int,
-) -> Int[Tensor, "B R T"]:
+    specials: SpecialTokens,
+) -> Outputs:
     """Sequences drawn token by token; `scores` gives those of the next tokens after the newest ones."""
     batch = length_B.shape[0]
     rows_N = torch.arange(batch * rows, device=length_B.device) // rows
     uniform_BTR = noise.uniform(WORD_SITE, steps=steps, width=rows)
     choices = choices.select(rows_N)
-    token_BR = torch.full_like(rows_N, BOS).view(batch, rows)
+    token_BR = torch.full_like(rows_N, specials.bos).view(batch, rows)
     over_BR = torch.zeros_like(token_BR, dtype=torch.bool)
-    columns = []
+    columns, length_BR = [], torch.zeros_like(token_BR)
     for t in range(steps):
         allowed_XC = choices.allowed()  # one row, where it holds for all
         allowed_BRC = allowed_XC.view(-1, rows if len(allowed_XC) > 1 else 1, allowed_XC.shape[1])
@@ -105,11 +135,12 @@ def _walks(
         column_BR = draw(scores_BRC, allowed_BRC, uniform_BTR[:, t])
         token_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
         over_BR = over_BR | (t >= length_B[:, None]) | ~allowed_BRC.any(-1)
-        token_BR = token_BR.masked_fill(over_BR, PAD)
-        over_BR = over_BR | (token_BR == EOS)
+        token_BR = token_BR.masked_fill(over_BR, specials.pad)
+        length_BR = length_BR + ~over_BR
+        over_BR = over_BR | specials.ended(token_BR)
         columns.append(token_BR)
         choices = choices.advance(token_BR.flatten())
-    return torch.stack(columns, 2)
+    return Outputs(torch.stack(columns, 2), length_BR)
 
 
 def draw(
@@ -127,14 +158,14 @@ def draw(
 
 
 def until_end(
-    tokens_BT: Int[Tensor, "B T"], limit_B: Int[Tensor, " B"]
+    tokens_BT: Int[Tensor, "B T"], limit_B: Int[Tensor, " B"], specials: SpecialTokens = STANDARD
 ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """The tokens up to the first end symbol or the limit, PAD behind them, and a mask of them."""
-    ends_BT = (tokens_BT == EOS).long()
+    """The tokens up to the first end symbol or the limit, padding behind them, and a mask of them."""
+    ends_BT = specials.ended(tokens_BT).long()
     ended_before_BT = (ends_BT.cumsum(1) - ends_BT) > 0
     position_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     real_BT = ~ended_before_BT & (position_T < limit_B[:, None])
-    return tokens_BT.masked_fill(~real_BT, PAD), real_BT
+    return tokens_BT.masked_fill(~real_BT, specials.pad), real_BT
 
 
 def with_room(batch: Batch, extra: int) -> tuple[Batch, Int[Tensor, " B"]]:
@@ -143,7 +174,7 @@ def with_room(batch: Batch, extra: int) -> tuple[Batch, Int[Tensor, " B"]]:
     The limit follows from the sentence's own gold length, so that neither neighbours nor padding change an output.
     """
     limit_B = torch.where(batch.target_length_B > 0, batch.target_length_B + extra, 0)
-    return replace(batch, target_BT=F.pad(batch.target_BT, (0, extra), value=PAD)), limit_B
+    return replace(batch, target_BT=F.pad(batch.target_BT, (0, extra), value=batch.specials.pad)), limit_B
 
 
 def needed(noise: Noise | None, loss: str) -> Noise:

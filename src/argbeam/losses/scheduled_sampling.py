@@ -93,8 +93,8 @@ class ScheduledSamplingStep:
         pick = drawn_tokens(allowed_1V, noise, steps=steps) if self.sampling.sampled else best_tokens(allowed_1V)
         own_BT = noise.uniform(READ_SITE, steps=steps, width=1)[..., 0] < self.probability
         state = model.encode(batch, noise)
-        read_BT = write(model, state, gold_BT, own_BT, pick)
-        out = gold_loss(model, gold_outputs(model, state, read_BT), batch)
+        read_BT = write(model, state, gold_BT, own_BT, pick, batch.specials)
+        out = gold_loss(model, gold_outputs(model, state, read_BT, batch.specials), batch)
         # Nothing reads the last token.
         own_BT = own_BT & (torch.arange(1, steps + 1, device=own_BT.device) < length_B[:, None])
         return LossOutput(out.total, out.count, {**out.sums, "own_words": own_BT.sum().to(out.total.dtype)})

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import BOS
 from argbeam.errors import CheckpointError
 from argbeam.models.contract import Model, Network
 from argbeam.models.conv import ConvSeq2Seq
@@ -44,7 +43,7 @@ def make_model(
 def output_width(model: Model, batch: Batch) -> int:
     """The width of the output layer's input."""
     with torch.no_grad():
-        state = model.step(model.encode(batch, None), torch.full_like(batch.target_length_B, BOS))
+        state = model.step(model.encode(batch, None), torch.full_like(batch.target_length_B, batch.specials.bos))
         return model.output(state).shape[1]
 
 

@@ -34,7 +34,11 @@ class Model(Scorer, Protocol):
         noise there is no dropout."""
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
-        """State after one more token per row; the first token is BOS. `state` is not changed."""
+        """State after one more token per row; `state` is not changed.
+
+        The first token is the `bos` of the special tokens. A model whose sentences start in another way, such as with
+        a prompt, reads its own first token instead.
+        """
 
     def output(self, state: State) -> Float[Tensor, "N H"]:
         """Input of the output layer, of each row."""

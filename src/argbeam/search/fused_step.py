@@ -14,13 +14,14 @@ if devices.TRITON_INSTALLED:
     from argbeam.search import fused_step_kernel
 
 
-def kernel_fits(scores: AllScores | LiveScores, beam_size: int) -> TypeGuard[AllScores]:
+def kernel_fits(scores: AllScores | LiveScores, beam_size: int, gold: GoldToken) -> TypeGuard[AllScores]:
     """Whether the kernel can take a training step."""
     return (
         isinstance(scores, AllScores)
         and isinstance(scores.rule, LastScore | ScoreSum | LogprobSum)
         and devices.kernels_usable(scores.given_BRC)
         and fused_step_kernel.fits(beam_size, scores.columns, kept_with_gold(beam_size))
+        and len(gold.ends) <= fused_step_kernel.MOST_ENDS
     )
 
 

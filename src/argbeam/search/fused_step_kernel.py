@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from argbeam.data.vocabulary import EOS
 from argbeam.runtime.device import power_of_two
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
 from argbeam.search.result import Beam, SearchStep, TopSuccessors
@@ -24,6 +23,8 @@ _SPAN = 16
 _TILE = 16384
 # Places that a program fills; it is compiled place by place, which takes over a minute for 64 of them.
 _PLACES = 32
+# End symbols that a program compares with.
+MOST_ENDS = 4
 # Rows of up to this many columns are read whole.
 _NARROW = 1024
 
@@ -75,6 +76,7 @@ def search_step(
     step, verdict = _to_fill(batch, beam_size, like=scores_BRC)
     best, after = step.successors, step.beam
     tile = rows * power_of_two(blocks if wide else columns, 16)
+    ends = (*gold.ends, *[-1] * (MOST_ENDS - len(gold.ends)))
     listed: Any = scores_BRC if candidates_BRC is None else candidates_BRC
     _step[(batch,)](
         scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BRN, normaliser_BRN,
@@ -92,7 +94,7 @@ def search_step(
         LISTED=power_of_two(columns, 16) if candidates_BRC is not None else 16,
         BLOCKS=power_of_two(blocks, 16) if wide else 16,
         WIDE=wide, LIST=candidates_BRC is not None, SUMS=sums, RESTARTS=gold.policy.restarts,
-        TOP=gold.ended_gives_up_place, END=EOS, NORMALISE=normalise,
+        TOP=bool(gold.ends), END=ends[0], END_2=ends[1], END_3=ends[2], END_4=ends[3], NORMALISE=normalise,
         num_warps=8 if tile > 2048 else 4,
     )  # fmt: skip
     return step, verdict
@@ -157,7 +159,7 @@ def _step(
     K: tl.constexpr, KP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
     COLUMNS: tl.constexpr, LISTED: tl.constexpr, BLOCKS: tl.constexpr,
     WIDE: tl.constexpr, LIST: tl.constexpr, SUMS: tl.constexpr, RESTARTS: tl.constexpr, TOP: tl.constexpr,
-    END: tl.constexpr, NORMALISE: tl.constexpr,
+    END: tl.constexpr, END_2: tl.constexpr, END_3: tl.constexpr, END_4: tl.constexpr, NORMALISE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     never = -float("inf")
@@ -233,7 +235,7 @@ def _step(
     rival = tl.where(wrong, gold_first, K - 1)
     ended_violates = wrong & (not wrong)
     if TOP:
-        ended_j = (j < K) & (token_j == END) & (score_j > never)
+        ended_j = (j < K) & _is_end(token_j, END, END_2, END_3, END_4) & (score_j > never)
         ended_score = tl.max(tl.where(ended_j, score_j, never), 0)
         first_ended = tl.min(tl.where(ended_j & (score_j == ended_score), j, JP), 0)
         ended_violates = (not wrong) & (gold_score < ended_score + margin)
@@ -258,7 +260,7 @@ def _step(
     next_token_j = tl.where(restart, gold_token, token_j)
     next_score_j = tl.where(restart, tl.where(j == 0, gold_score, never), score_j)
     if TOP:
-        next_score_j = tl.where(next_token_j == END, never, next_score_j)
+        next_score_j = tl.where(_is_end(next_token_j, END, END_2, END_3, END_4), never, next_score_j)
     next_gold_j = tl.where(restart, j == 0, is_gold_j)
     first = b * (K + 1)
     tl.store(next_rows + first + j, first + tl.where(restart, K, parent_j), mask=beam)
@@ -267,6 +269,11 @@ def _step(
     tl.store(next_tokens + first + K, gold_token)
     tl.store(next_score + b * K + j, next_score_j, mask=beam)
     tl.store(next_is_gold + b * K + j, next_gold_j.to(tl.uint8), mask=beam)
+
+
+@triton.jit
+def _is_end(token, END: tl.constexpr, END_2: tl.constexpr, END_3: tl.constexpr, END_4: tl.constexpr):
+    return (token == END) | (token == END_2) | (token == END_3) | (token == END_4)
 
 
 @triton.jit

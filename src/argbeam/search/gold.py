@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.data.vocabulary import EOS
+from argbeam.data.vocabulary import SpecialTokens, one_of
 from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
@@ -94,11 +94,11 @@ class GoldToken:
     """Gold at one step of a training search.
 
     `active_B`: the sentence has a token here. `best_wrong_B`: the rival is the best wrong prefix, not the K-th.
-    `ended_gives_up_place`: an ended prefix leaves the beam, as under the stop rule `top`.
+    A prefix that ends in one of `ends` leaves the beam, as under the stop rule `top`; under other rules there are none.
     """
 
     policy: Policy
-    ended_gives_up_place: bool
+    ends: tuple[int, ...]
     token_B: Int[Tensor, " B"]
     active_B: Bool[Tensor, " B"]
     best_wrong_B: Bool[Tensor, " B"]
@@ -117,16 +117,16 @@ class Verdict:
 
 
 def gold_tokens(
-    gold: Gold, active_TB: Bool[Tensor, "T B"], length_B: Int[Tensor, " B"], stop: Stop | None
+    gold: Gold, active_TB: Bool[Tensor, "T B"], length_B: Int[Tensor, " B"], stop: Stop | None, specials: SpecialTokens
 ) -> list[GoldToken]:
     """Gold at every step of a search."""
     # The rival is the best wrong prefix at the last step, and without restarts at every step.
     best_wrong_TB = torch.ones_like(active_TB)
     if gold.policy.restarts:
         best_wrong_TB = torch.arange(1, len(active_TB) + 1, device=length_B.device)[:, None] == length_B
-    gives_up = stop is not None and stop.ended_gives_up_place
+    ends = specials.ends if stop is not None and stop.ended_gives_up_place else ()
     by_step = zip(gold.tokens_BT.unbind(1), active_TB, best_wrong_TB, strict=False)
-    return [GoldToken(gold.policy, gives_up, *here) for here in by_step]
+    return [GoldToken(gold.policy, ends, *here) for here in by_step]
 
 
 def kept_with_gold(beam_size: int) -> int:
@@ -157,8 +157,8 @@ def gold_step(
         tokens_BK = torch.where(restart_B1, gold.token_B[:, None], tokens_BK)
         score_BK = torch.where(restart_B1, gold_score_B[:, None] + start.score_BK, score_BK)
         is_gold_BK = torch.where(restart_B1, start.is_gold_BK, is_gold_BK)
-    if gold.ended_gives_up_place:
-        score_BK = score_BK.masked_fill(tokens_BK == EOS, NEVER)
+    if gold.ends:
+        score_BK = score_BK.masked_fill(one_of(tokens_BK, gold.ends), NEVER)
     parents_BR = torch.cat([parents_BK, torch.full_like(parents_BK[:, :1], beam_size)], 1)
     first_row_B1 = (beam_size + 1) * torch.arange(batch, device=parents_BR.device)[:, None]
     tokens_BR = torch.cat([tokens_BK, gold.token_B[:, None]], 1)
@@ -167,7 +167,7 @@ def gold_step(
 
 
 def violations_of(
-    beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, beam_size: int, stop: Stop | None
+    beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, beam_size: int, stop: Stop | None, specials: SpecialTokens
 ) -> Violations:
     """The verdicts of all steps, the violations that the policy trains on, and their rivals' tokens."""
     gold_score_TB = torch.stack([v.gold_score_B for v in verdicts])
@@ -182,7 +182,7 @@ def violations_of(
         lost_TB = ~on_beam_TB
         if stop is not None and stop.ended_gives_up_place:
             before_last_TB = torch.arange(len(verdicts), device=last_B.device)[:, None] < last_B
-            ended_TBJ = (beams.tokens_TBJ == EOS) & before_last_TB[..., None]
+            ended_TBJ = specials.ended(beams.tokens_TBJ) & before_last_TB[..., None]
             rival_ended_TB = ended_TBJ.gather(2, rival_TB[..., None])[..., 0]
             lost_TB = lost_TB | ended_TBJ[:, :, 0]  # decoding would end here
         stop_B = torch.minimum((~lost_TB).long().cumprod(0).sum(0), last_B)
@@ -208,9 +208,9 @@ def _judge(best: TopSuccessors, beam: Beam, gold: GoldToken, gold_score_B: Tenso
     first_wrong_B = is_gold_BJ[:, 0].long()  # place 1 if gold is first, else place 0
     rival_B = torch.where(gold.best_wrong_B, first_wrong_B, beam_size - 1)
     ended_violates_B = torch.zeros_like(gold.best_wrong_B)
-    if gold.ended_gives_up_place:
+    if gold.ends:
         # An ended prefix that comes too near to gold would end the search: it is the rival before the K-th is.
-        ended_BK = best.tokens_BJ[:, :beam_size] == EOS
+        ended_BK = one_of(best.tokens_BJ[:, :beam_size], gold.ends)
         ended_score_B, ended_B = best.scores_BJ[:, :beam_size].masked_fill(~ended_BK, NEVER).max(1)
         ended_violates_B = ~gold.best_wrong_B & (gold_score_B < ended_score_B + gold.policy.margin)
         rival_B = torch.where(ended_violates_B, ended_B, rival_B)

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from argbeam.data.vocabulary import BOS
 from argbeam.models.contract import Model, Shortcuts
 from argbeam.models.state import Places, State
 from argbeam.search.result import Beam
@@ -47,12 +46,14 @@ def host_may_look(x: Tensor) -> bool:
     return not x.is_cuda
 
 
-def first_state(model: Model, state: State, rows_N: Int[Tensor, " N"], *, sentences: int, on_host: bool) -> State:
+def first_state(
+    model: Model, state: State, rows_N: Int[Tensor, " N"], *, bos: int, sentences: int, on_host: bool
+) -> State:
     """States of all rows after the start symbol, from one row per sentence; `rows_N` says which."""
     if not on_host:
-        return model.step(state.select(rows_N), torch.full_like(rows_N, BOS))
+        return model.step(state.select(rows_N), torch.full_like(rows_N, bos))
     # The rows of a sentence are still the same.
-    return model.step(state, rows_N.new_full((sentences,), BOS)).select(rows_N)
+    return model.step(state, rows_N.new_full((sentences,), bos)).select(rows_N)
 
 
 def live_rows(beam: Beam, active_B: Bool[Tensor, " B"], *, lanes: int) -> Live | None:

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.data.vocabulary import PAD
-
 
 @dataclass(frozen=True)
 class Beam:
@@ -47,7 +45,7 @@ class SearchStep:
 class Beams:
     """The successors of every step, best first: newest token, parent's place, score.
 
-    A sentence that is over has PAD as its newest tokens when decoding, and no meaning at all when training.
+    A sentence that is over has padding as its newest tokens when decoding, and no meaning at all when training.
     """
 
     tokens_TBJ: Int[Tensor, "T B J"]
@@ -77,10 +75,11 @@ class Violations:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The sequences of a search, best first (PAD behind their end), with their scores.
+    """The sequences of a search, best first (padding behind their end), with their scores.
 
     `finished` is false for a sequence cut off at the length limit. `dead` marks a sentence whose search met prefixes
-    without any valid successor: its output is a prefix. `violations` is there with gold.
+    without any valid successor: its output is a prefix. `steps_B` counts the steps of `beams` that a sentence took.
+    `violations` is there with gold.
     """
 
     tokens_BNT: Int[Tensor, "B N T"]
@@ -88,14 +87,17 @@ class SearchResult:
     length_BN: Int[Tensor, "B N"]
     finished_BN: Bool[Tensor, "B N"]
     dead_B: Bool[Tensor, " B"]
+    steps_B: Int[Tensor, " B"]
     beams: Beams
     violations: Violations | None
 
 
-def prefix_tokens(beams: Beams, places_BN: Int[Tensor, "B N"], time_BN: Int[Tensor, "B N"]) -> Int[Tensor, "B N T"]:
-    """Tokens of the prefixes at these places of these steps, read back to the first; PAD behind them."""
+def prefix_tokens(
+    beams: Beams, places_BN: Int[Tensor, "B N"], time_BN: Int[Tensor, "B N"], *, pad: int
+) -> Int[Tensor, "B N T"]:
+    """Tokens of the prefixes at these places of these steps, read back to the first; `pad` behind them."""
     columns: list[Tensor] = []
     for t in reversed(range(len(beams.tokens_TBJ))):
-        columns.append(beams.tokens_TBJ[t].gather(1, places_BN).masked_fill(t > time_BN, PAD))
+        columns.append(beams.tokens_TBJ[t].gather(1, places_BN).masked_fill(t > time_BN, pad))
         places_BN = torch.where(t <= time_BN, beams.parents_TBJ[t].gather(1, places_BN), places_BN)
     return torch.stack(columns[::-1], 2)

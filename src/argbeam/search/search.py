@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import EOS, PAD
+from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.models.contract import Model, Scorer, Shortcuts
 from argbeam.models.state import State
@@ -35,7 +35,8 @@ class SearchSettings:
     """How to search, whatever the model and the sentences.
 
     Outputs have a fixed length without `stop`. At most `n_best` outputs are returned, and at most the beam. `end_early`
-    asks the device every few steps whether all sentences are over, which a training step must not do.
+    asks the device every few steps whether all sentences are over, which a training step must not do. `specials` are
+    those of the target vocabulary: a batch and a task have them.
     """
 
     beam_size: int
@@ -43,6 +44,7 @@ class SearchSettings:
     stop: Stop | None = None
     n_best: int = 1
     end_early: bool = True
+    specials: SpecialTokens = STANDARD
 
     def __post_init__(self) -> None:
         if self.beam_size < 1 or self.n_best < 0:
@@ -64,10 +66,14 @@ class Pause:
 
 @dataclass(frozen=True)
 class Endings:
-    """Decoding so far: sentences that are over, those of them without any valid successor, and finished prefixes."""
+    """Decoding so far: sentences that are over, those of them without any valid successor, and finished prefixes.
+
+    `steps_B` counts the tokens of the prefixes on the beam.
+    """
 
     over_B: Bool[Tensor, " B"]
     dead_B: Bool[Tensor, " B"]
+    steps_B: Int[Tensor, " B"]
     finished: Finished | None  # None at fixed length, and with gold
 
 
@@ -85,14 +91,15 @@ def beam_search(
     gold: Gold | None = None,
     n_best: int = 1,
     end_early: bool = True,
+    specials: SpecialTokens = STANDARD,
 ) -> SearchResult:
     """Search from the states and choices of the empty prefixes, one row per sentence.
 
     `length_B` is the exact length in tasks of fixed length (no `stop`), the limit in tasks of open length; `steps` is
     at least its maximum, known without asking the device. With `gold` this is the training search of Wiseman & Rush
-    2016, section 4. `rule`, `stop`, `n_best` and `end_early` are those of `SearchSettings`.
+    2016, section 4. The other arguments are those of `SearchSettings`.
     """
-    settings = SearchSettings(beam_size, rule, stop, n_best, end_early)
+    settings = SearchSettings(beam_size, rule, stop, n_best, end_early, specials)
     return result_of(search_in_parts(model, state, choices, settings, length_B=length_B, steps=steps, gold=gold))
 
 
@@ -137,12 +144,13 @@ def search_in_parts(
     batch, on_host = length_B.shape[0], host_may_look(length_B)
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes
-    state, choices = first_state(model, state, rows_N, sentences=batch, on_host=on_host), choices.select(rows_N)
+    bos, choices = settings.specials.bos, choices.select(rows_N)
+    state = first_state(model, state, rows_N, bos=bos, sentences=batch, on_host=on_host)
     scorer: Scorer = model.scorer_of(choices.candidates_BC) if isinstance(model, Shortcuts) else model
     beam = start = _empty_prefix(batch, settings.beam_size, like=model.output(state))
-    endings = _no_endings(beam, settings, gold)
+    endings = _no_endings(beam, settings, None if gold is None else length_B)
     active_TB = torch.arange(steps, device=length_B.device)[:, None] < length_B
-    golds = [] if gold is None else gold_tokens(gold, active_TB, length_B, settings.stop)
+    golds = [] if gold is None else gold_tokens(gold, active_TB, length_B, settings.stop, settings.specials)
     pauses = settings.end_early and gold is None and settings.stop is not None
     history: list[TopSuccessors] = []
     verdicts: list[Verdict] = []
@@ -155,7 +163,7 @@ def search_in_parts(
         if gold is None:
             step, endings = decode_step(beam, scores, allowed_NC, endings, settings, active_TB[t], length_B, t)
         else:
-            if not on_host and kernel_fits(scores, settings.beam_size):
+            if not on_host and kernel_fits(scores, settings.beam_size, golds[t]):
                 step, verdict = kernel_step(beam, scores, allowed_NC, golds[t])
             else:
                 step, verdict = gold_step(beam, scores, allowed_NC, golds[t], start)
@@ -192,25 +200,26 @@ def decode_step(
 
     Where the stop rule refills the beam, the 2K best successors are taken. Each of the K parents has one that has
     ended, so that K others are left for the next beam. The ended ones lie behind them, at places K to 2K - 1; they are
-    set aside if they are among the K best.
+    set aside if they are among the K best. With E end symbols it is (1 + E) K instead of 2K.
     """
-    (batch, beam_size), rule, stop = beam.score_BK.shape, settings.rule, settings.stop
+    (batch, beam_size), rule, stop, specials = beam.score_BK.shape, settings.rule, settings.stop, settings.specials
     refills = stop is not None and stop.refills(rule, beam_size)
-    best = scores.top_successors(beam, allowed_NC, kept=2 * beam_size if refills else beam_size)
+    kept = beam_size * (1 + len(specials.ends) if refills else 1)
+    best = scores.top_successors(beam, allowed_NC, kept=kept)
     active_B = active_B & ~endings.over_B
     died_B = active_B & (best.scores_BJ[:, 0] == NEVER)
     active_B = active_B & ~died_B
-    ended_BJ = best.tokens_BJ == EOS
+    ended_BJ = specials.ended(best.tokens_BJ)
     if stop is not None and stop.cut_off:
         ended_BJ = ended_BJ | (limit_B == t + 1)[:, None]
     if refills:
         best, ended_BJ = _ended_last(best, ended_BJ, beam_size)
     # Sentences that are over keep their beam: every place is its own parent, with PAD as its newest token.
     place_J, still_B1 = torch.arange(best.scores_BJ.shape[1], device=limit_B.device), ~active_B[:, None]
-    held_BJ = torch.nn.functional.pad(beam.score_BK, (0, beam_size), value=NEVER) if refills else beam.score_BK
+    held_BJ = torch.nn.functional.pad(beam.score_BK, (0, kept - beam_size), value=NEVER)
     best = TopSuccessors(
         torch.where(still_B1, place_J % beam_size, best.parents_BJ),
-        best.tokens_BJ.masked_fill(still_B1, PAD),
+        best.tokens_BJ.masked_fill(still_B1, specials.pad),
         torch.where(still_B1, held_BJ, best.scores_BJ),
     )
     score_BJ, over_B, finished = best.scores_BJ, endings.over_B | died_B, endings.finished
@@ -224,7 +233,7 @@ def decode_step(
     after = Beam(score_BJ[:, :beam_size], beam.is_gold_BK, beam.gold_score_B)
     rows_BK, tokens_BK = first_row_B1 + best.parents_BJ[:, :beam_size], best.tokens_BJ[:, :beam_size]
     step = SearchStep(best, after, rows_BK.flatten(), tokens_BK.flatten())
-    return step, Endings(over_B, endings.dead_B | died_B, finished)
+    return step, Endings(over_B, endings.dead_B | died_B, endings.steps_B + active_B, finished)
 
 
 def _ended_last(best: TopSuccessors, ended_BJ: Tensor, beam_size: int) -> tuple[TopSuccessors, Tensor]:
@@ -247,11 +256,12 @@ def _empty_prefix(batch: int, beam_size: int, *, like: Tensor) -> Beam:
     return Beam(score_BK, first_BK, torch.zeros_like(score_BK[:, 0]))
 
 
-def _no_endings(beam: Beam, settings: SearchSettings, gold: Gold | None) -> Endings:
+def _no_endings(beam: Beam, settings: SearchSettings, gold_length_B: Int[Tensor, " B"] | None) -> Endings:
     none_B = torch.zeros_like(beam.gold_score_B, dtype=torch.bool)
-    open_length = gold is None and settings.stop is not None
+    steps_B = torch.zeros_like(none_B, dtype=torch.int64) if gold_length_B is None else gold_length_B
+    open_length = gold_length_B is None and settings.stop is not None
     finished = Finished.empty(len(none_B), settings.outputs, like=beam.score_BK) if open_length else None
-    return Endings(none_B, none_B, finished)
+    return Endings(none_B, none_B, steps_B, finished)
 
 
 def _result(
@@ -269,7 +279,7 @@ def _result(
         torch.stack([best.parents_BJ for best in history]),
         torch.stack([best.scores_BJ for best in history]),
     )
-    dead_B, finished = endings.dead_B, endings.finished
+    dead_B, finished, pad = endings.dead_B, endings.finished, settings.specials.pad
     if finished is not None:
         ended_BN = finished.score_BN != NEVER
         dead_B = dead_B & ~ended_BN.any(1)  # a beam that died after something had finished took nothing away
@@ -278,22 +288,24 @@ def _result(
         top_BN = ~ended_BN.any(1, keepdim=True) & (torch.arange(settings.outputs, device=dead_B.device) == 0)
         score_BN = torch.where(top_BN, best_B1, finished.score_BN)
         places_BN = torch.where(top_BN, place_B1, finished.place_BN)
-        time_BN = torch.where(top_BN, len(history) - 1, finished.time_BN)
+        time_BN = torch.where(top_BN, endings.steps_B[:, None] - 1, finished.time_BN)
     else:
         score_BN = beam.score_BK[:, : settings.outputs]
         ended_BN = ~dead_B[:, None] & (score_BN != NEVER)
         places_BN = torch.arange(score_BN.shape[1], device=dead_B.device).expand_as(score_BN)
-        time_BN = torch.full_like(places_BN, len(history) - 1)
+        time_BN = (endings.steps_B[:, None] - 1).expand_as(places_BN)
+    length_BN = (time_BN + 1).masked_fill(score_BN == NEVER, 0)
     tokens_BNT = beams.tokens_TBJ[..., :0].permute(1, 2, 0)
     if settings.outputs:
-        tokens_BNT = prefix_tokens(beams, places_BN, time_BN).masked_fill((score_BN == NEVER)[..., None], PAD)
+        tokens_BNT = prefix_tokens(beams, places_BN, length_BN - 1, pad=pad)
     violations = None
     if gold is not None:
-        violations = violations_of(beams, verdicts, gold, beam_size=settings.beam_size, stop=settings.stop)
+        violations = violations_of(
+            beams, verdicts, gold, beam_size=settings.beam_size, stop=settings.stop, specials=settings.specials
+        )
     if settings.stop is not None and settings.stop.cut_off:
-        ended_BN = ended_BN & (tokens_BNT == EOS).any(2)
-    length_BN = (tokens_BNT != PAD).sum(2)
+        ended_BN = ended_BN & settings.specials.ended(tokens_BNT).any(2)
     if finished is not None:  # an unfinished output is scored by the rule for finished ones
         as_finished_BN = settings.rule.finished_scores(score_BN, length_BN.clamp(min=1).to(score_BN.dtype))
         score_BN = torch.where(top_BN, as_finished_BN, score_BN)
-    return SearchResult(tokens_BNT, score_BN, length_BN, ended_BN, dead_B, beams, violations)
+    return SearchResult(tokens_BNT, score_BN, length_BN, ended_BN, dead_B, endings.steps_B, beams, violations)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import BOS, EOS, PAD
+from argbeam.data.vocabulary import one_of
 from argbeam.errors import ConfigError, DataError
 from argbeam.runtime import device as devices
 
@@ -82,10 +82,11 @@ def check_gold(successors: Successors, batch: Batch, *, open_length: bool = Fals
     device: on CUDA a training step cannot afford that.
     """
     last_B = batch.target_BT.gather(1, (batch.target_length_B - 1).clamp(min=0)[:, None])[:, 0]
-    endless_B = (last_B != EOS) & (batch.target_length_B > 0)
+    endless_B = ~batch.specials.ended(last_B) & (batch.target_length_B > 0)
     if open_length and bool(endless_B.any()):
         sentence = int(batch.sentence_B[endless_B][0])
-        raise DataError(f"sentence {sentence}: gold without the end symbol (id {EOS}) at its end; open length needs it")
+        ids = " or ".join(map(str, batch.specials.ends))
+        raise DataError(f"sentence {sentence}: gold without the end symbol (id {ids}) at its end; open length needs it")
     choices = successors.start(batch)
     for t in range(batch.target_BT.shape[1]):
         token_B, allowed_NC, columns_BC = batch.target_BT[:, t], choices.allowed(), choices.candidates_BC
@@ -125,16 +126,15 @@ def check_end_symbol(successors: "Successors | Choices", *, open_length: bool) -
 
 @dataclass(frozen=True)
 class Unconstrained:
-    """Every token of the vocabulary but PAD and BOS; the end symbol only in tasks of open length."""
+    """Every token but those that the vocabulary leaves unwritten; end symbols only in tasks of open length."""
 
     vocabulary: int
     end_symbol: bool
 
     def start(self, batch: Batch) -> "UnconstrainedChoices":
         token_V = torch.arange(self.vocabulary, device=batch.source_BS.device)
-        allowed_V = (token_V != PAD) & (token_V != BOS)
-        if not self.end_symbol:
-            allowed_V = allowed_V & (token_V != EOS)
+        ends = () if self.end_symbol else batch.specials.ends
+        allowed_V = ~one_of(token_V, (*batch.specials.unwritten, *ends))
         return UnconstrainedChoices(allowed_V[None], self.end_symbol)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from argbeam.data.batches import Example
 from argbeam.data.readers.text import TextPair
 from argbeam.data.tokenizers import Moses, SentencePiece, Tokenizer, Whitespace
-from argbeam.data.vocabulary import EOS, SPECIALS, Vocabulary
+from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text
@@ -91,7 +91,7 @@ class Translation:
         return Item(source=symbols(words, self.settings), surface=words)
 
     def example(self, item: Item, number: int) -> Example:
-        target = (*self.target.encode(item.target), EOS) if item.target else ()
+        target = (*self.target.encode(item.target), self.target.specials.eos) if item.target else ()
         return Example(tuple(self.source.encode(item.source)), target, number)
 
     def training_view(self, example: Example, epoch: int) -> Example:
@@ -101,7 +101,7 @@ class Translation:
         return int(self.decode.length_factor * len(example.source)) + self.decode.length_extra
 
     def text(self, item: Item, output: Sequence[int]) -> str:
-        words = self.target.decode(token for token in output if token != EOS)
+        words = self.target.decode(token for token in output if token not in self.target.specials.ends)
         return self.tokenizers[1].detokenize(words)
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:

@@ -40,7 +40,14 @@ def dev_figures(
         examples = [decoder.task.example(item, i) for i, item in enumerate(items)]
         # A training batch fits in memory, and so does this one: every token of the vocabulary has a score.
         size = min(decoder.batch, train_batch)
-        value = perplexity(decoder.model, examples, batch=size, device=decoder.device, group=decoder.group)
+        value = perplexity(
+            decoder.model,
+            examples,
+            batch=size,
+            device=decoder.device,
+            group=decoder.group,
+            specials=decoder.task.target.specials,
+        )
         if math.isnan(value):
             raise ArgbeamError(f"update {update}: the dev perplexity is not a number; {DIVERGED}")
         figures |= {"perplexity": value, "without_gold": sum(not example.target for example in examples)}

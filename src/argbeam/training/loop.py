@@ -143,12 +143,19 @@ class Trainer:
             yield self.saved_between_stages()
 
     def _plan(self, stage: Stage) -> BatchPlan:
-        return BatchPlan(self.train, seed=self.recipe.seed, **self.recipe.batch.of_stage(stage).model_dump())
+        return BatchPlan(
+            self.train,
+            seed=self.recipe.seed,
+            specials=self.task.target.specials,
+            **self.recipe.batch.of_stage(stage).model_dump(),
+        )
 
     def _start_stage(self, name: str, settings: Stage) -> _Stage:
         """With a fresh optimizer; the first stage of a resumed run with the state that was saved."""
         runtime, self.plan = self.recipe.runtime, self._plan(settings)
-        width = output_width(self.model, make_batch([self.train[0]]).to(self.device))
+        width = output_width(
+            self.model, make_batch([self.train[0]], specials=self.task.target.specials).to(self.device)
+        )
         loss = make_loss(settings.loss, self.task, width=width)
         if loss.weights is not None:
             loss.weights.module.to(self.device)

@@ -44,11 +44,11 @@ def test_a_batch_grows_to_its_longest_example() -> None:
 def test_copy_from_overwrites_in_place() -> None:
     one = make_batch([Example((4, 5), (6,), 1)])
     other = make_batch([Example((7, 8), (9,), 2)])
-    places = {f.name: getattr(one, f.name).data_ptr() for f in fields(Batch)}
+    places = {f.name: getattr(one, f.name).data_ptr() for f in fields(Batch) if f.name != "specials"}
     one.copy_from(other)
-    for field in fields(Batch):
-        assert torch.equal(getattr(one, field.name), getattr(other, field.name))
-        assert getattr(one, field.name).data_ptr() == places[field.name]
+    for name, place in places.items():
+        assert torch.equal(getattr(one, name), getattr(other, name))
+        assert getattr(one, name).data_ptr() == place
 
 
 @given(sizes=lengths, size=st.integers(1, 6))

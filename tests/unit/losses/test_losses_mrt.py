@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.data.vocabulary import EOS, PAD
+from argbeam.data.vocabulary import EOS, PAD, SpecialTokens
 from argbeam.losses import RISKS
 from argbeam.losses.mrt import Mrt, Sampled, Searched
-from argbeam.losses.sampling import sample
+from argbeam.losses.sampling import Outputs, sample
 from argbeam.models.contract import Model
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
@@ -33,10 +33,18 @@ class Given:
     beam = 0
 
     def __call__(
-        self, model: Model, state: State, choices: Choices, noise: Noise | None, limit_B: Tensor, steps: int
-    ) -> Tensor:
+        self,
+        model: Model,
+        state: State,
+        choices: Choices,
+        noise: Noise | None,
+        limit_B: Tensor,
+        steps: int,
+        specials: SpecialTokens,
+    ) -> Outputs:
         rows = [[*words, *[PAD] * (steps - len(words))] for words in self.sequences]
-        return torch.tensor(rows).expand(len(limit_B), -1, -1)
+        lengths = torch.tensor([len(words) for words in self.sequences])
+        return Outputs(torch.tensor(rows).expand(len(limit_B), -1, -1), lengths.expand(len(limit_B), -1))
 
 
 def expected_risk(
@@ -127,7 +135,7 @@ def test_sampled_candidates_are_the_samplers() -> None:
     """The loss of the sequences that the sampler draws from the same state, told as candidates."""
     model, (batch, noise) = small_lstm(VOCABULARY, hidden=3, dropout=0.0), noisy_batch(EXAMPLES[:1], update=4)
     start = (model.encode(batch, None), ANYTHING.start(batch))
-    words_BRT = sample(model, *start, noise, rows=12, length_B=batch.target_length_B, steps=3)
+    words_BRT = sample(model, *start, noise, rows=12, length_B=batch.target_length_B, steps=3).tokens_BRT
     drawn = tuple(tuple(word for word in row if word != PAD) for row in words_BRT[0].tolist())
     assert 1 < len(set(drawn)) < 12
     out = Mrt(ANYTHING, Sampled(12), alpha=0.7, extra_length=0)(model, batch, noise)

@@ -50,7 +50,7 @@ def sampled(
         rows=rows,
         length_B=batch.target_length_B + room,
         steps=batch.target_BT.shape[1] + room,
-    )
+    ).tokens_BRT
 
 
 def words_of(row: list[int]) -> Tokens:

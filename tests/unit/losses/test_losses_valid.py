@@ -159,7 +159,7 @@ def test_apao_is_cross_entropy_and_the_weighted_losses_of_the_prefixes(task: str
         rows=4,
         length_B=batch.target_length_B,
         steps=batch.target_BT.shape[1],
-    ).tolist()
+    ).tokens_BRT.tolist()
     rows, tau, eta = iter(range(9)), 0.5, 0.3
 
     def one(steps: Along) -> Tensor:
@@ -201,7 +201,7 @@ def test_random_walks_are_valid_and_as_likely_by_successor() -> None:
     noise = Noise(3, torch.tensor(1), batch.sentence_B)
     walks = random_walks(
         Permutation().start(batch), noise, rows=3000, length_B=batch.target_length_B, steps=len(source)
-    )
+    ).tokens_BRT
     assert all(sorted(walk) == sorted(source) for walk in walks[0, :50].tolist())
     for token in set(source):
         assert (walks[0, :, 0] == token).double().mean().item() == pytest.approx(1 / len(set(source)), abs=0.03)
@@ -211,4 +211,6 @@ def test_prefixes_count_where_they_occur_first() -> None:
     """[a b], [a c], [a b], and one that has ended after its first token."""
     a, b, c, d = 4, 5, 6, 7
     tokens = torch.tensor([[[a, b], [a, c], [a, b], [d, PAD]]])
-    assert distinct_prefixes(tokens).tolist() == [[[True, True], [False, True], [False, False], [True, False]]]
+    assert distinct_prefixes(tokens, tokens != PAD).tolist() == [
+        [[True, True], [False, True], [False, False], [True, False]]
+    ]

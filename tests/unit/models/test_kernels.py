@@ -244,8 +244,8 @@ def test_a_step_of_the_search(
     start = Beam(start_BK, (place_K == 0).expand(batch, -1), gold_score_B1[:, 0])
     beam = start if first else Beam(score_BK, is_gold_BK, gold_score_B1[:, 0])
     policy = Restart(1.0, 0.3) if restarts else MaxViolation(1.0)
-    gives_up = stop is not None and stop.ended_gives_up_place
-    gold = GoldToken(policy, gives_up, gold_B, chance(0.9, batch), chance(0.4, batch))
+    ends = ((EOS, EOS + 1) if seed else (EOS,)) if stop is not None and stop.ended_gives_up_place else ()
+    gold = GoldToken(policy, ends, gold_B, chance(0.9, batch), chance(0.4, batch))
     normalise = rule.normalised and not listed  # a list of candidates is normalised before
     scores = AllScores(rule, scores_BRC, candidates_BRC, raw=normalise)
     plain, verdict = gold_step(beam, scores, allowed_NC, gold, start)
@@ -279,7 +279,7 @@ def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
     """Rows and tokens must exist, whatever the scores: the next step reads from there."""
     yes_B = torch.ones(2, dtype=torch.bool)
     beam = Beam(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2))
-    gold = GoldToken(Restart(1.0), False, torch.tensor([1, 2]), yes_B, ~yes_B)
+    gold = GoldToken(Restart(1.0), (), torch.tensor([1, 2]), yes_B, ~yes_B)
     allowed_1C = torch.ones(1, 7, dtype=torch.bool)
     step, _ = search_step.search_step(beam, torch.full((2, 4, 7), torch.nan), None, allowed_1C, gold, sums=False)
     assert step.rows_N.min() >= 0 and step.rows_N.max() < 8
