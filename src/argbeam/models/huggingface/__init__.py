@@ -1,0 +1,1 @@
+"""Models of Hugging Face's transformers behind argbeam's contract: `adapter` the model, `attention` its function."""

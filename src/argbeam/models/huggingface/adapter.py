@@ -1,0 +1,221 @@
+"""A model of transformers as argbeam's `Model`: steps with a cache, given tokens in one pass, scores of tokens.
+
+encoder-decoder    the decoder reads its prompt (start symbol, language code) and then the output
+causal             the source is the prompt: all but its last token is read by `encode`, the first step reads that one
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from argbeam.data.batches import Batch
+from argbeam.data.vocabulary import SpecialTokens
+from argbeam.errors import ConfigError
+from argbeam.models.attention.cache import seen_by_pairs
+from argbeam.models.huggingface.attention import NAME, SEE_ALL, Prompt, RowCache, register
+from argbeam.models.noise import Noise
+from argbeam.models.state import State
+
+ENCODER_DECODERS = (
+    *("T5ForConditionalGeneration", "BartForConditionalGeneration", "MBartForConditionalGeneration"),
+    *("MarianMTModel", "PegasusForConditionalGeneration", "M2M100ForConditionalGeneration"),
+)
+WITHOUT_DROPOUT = "argbeam runs models of transformers without dropout (eval()): search and replay see one network"
+CAUSAL = ("GPT2LMHeadModel", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+class HuggingFaceModel(nn.Module):
+    """A model of transformers, or of peft, with what every step of a search and every loss needs.
+
+    Its own weights are `network`'s, so that training it trains the network. `decoder_prompt` is what the decoder of an
+    encoder-decoder reads before an output. Dropout is off: search and replay see one network.
+    """
+
+    def __init__(self, network: nn.Module, *, specials: SpecialTokens, decoder_prompt: Sequence[int]) -> None:
+        super().__init__()
+        self.network = network
+        self.specials, self.decoder_prompt = specials, tuple(decoder_prompt)
+        base = plain_model(network)
+        self.crosses = type(base).__name__ in ENCODER_DECODERS
+        self.vocabulary = int(output_layer(base).weight.shape[0])
+
+    def encode(self, batch: Batch, noise: Noise | None) -> State:
+        if self.network.training:
+            # Dropout of transformers is drawn anew in every call: search and replay would see two networks.
+            self.network.eval()
+            warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
+        source_BS, length_B = batch.source_BS, batch.source_length_B
+        base = plain_model(self.network)
+        position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
+        output_BH = output_layer(base).weight.new_zeros(len(source_BS), base.config.hidden_size)
+        shared: dict[str, Any] = {}
+        if self.crosses:
+            real_B11S = (position_S < length_B[:, None])[:, None, None]
+            found = base.get_encoder()(input_ids=source_BS, attention_mask=real_B11S)
+            shared |= {"memory": found.last_hidden_state, "real": real_B11S}
+            prompt_BP = torch.tensor(self.decoder_prompt, device=source_BS.device).expand(len(source_BS), -1)
+            shared |= {"prompt": prompt_BP, "cross": None}
+        else:
+            last_B1 = length_B[:, None] - 1
+            shared |= {"prompt": source_BS.gather(1, last_B1), "first": last_B1}
+            shared["prompts"] = self._prompts(source_BS[:, :-1], position_S[:-1] < last_B1)
+        return State(shared, {"output": output_BH})
+
+    def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
+        shared, rows = state.sentence, len(tokens_N)
+        tokens_NT = tokens_N[:, None]
+        if state.time == 0:
+            tokens_NT = _of_rows(shared["prompt"], rows)
+        own, layers = state.hypothesis, list[tuple[Tensor, Tensor]]()
+        while f"key {len(layers)}" in own:
+            layers.append((own[f"key {len(layers)}"], own[f"value {len(layers)}"]))
+        before = layers[0][0].shape[2] if layers else 0
+        mask_11QA = _causal(tokens_NT.shape[1], tokens_NT.device) if tokens_NT.shape[1] > 1 else None
+        output_NTH, layers, cross = self._read(shared, tokens_NT, layers, before, mask_11QA)
+        hypothesis = {"output": output_NTH[:, -1]}
+        for i, (key, value) in enumerate(layers):
+            hypothesis |= {f"key {i}": key, f"value {i}": value}
+        return State({**shared, "cross": cross}, hypothesis, state.time + 1)
+
+    def output(self, state: State) -> Float[Tensor, "N H"]:
+        return state.hypothesis["output"]
+
+    def scores(
+        self, output_GRH: Float[Tensor, "G R H"], candidates_GC: Int[Tensor, "G C"] | None = None
+    ) -> Float[Tensor, "G R C"]:
+        base = plain_model(self.network)
+        layer = output_layer(base)
+        bias_1V = getattr(base, "final_logits_bias", None)
+        # Scores decide who wins: they are computed in the precision of the weights whatever the rest is computed in.
+        with torch.autocast(output_GRH.device.type, enabled=False):
+            output_GRH = output_GRH.to(layer.weight.dtype)
+            if getattr(base.config, "scale_decoder_outputs", False):
+                output_GRH = output_GRH * base.config.d_model**-0.5
+            if candidates_GC is None or type(layer) is not nn.Linear:
+                scores_GRV: Tensor = layer(output_GRH)
+                scores_GRV = scores_GRV if bias_1V is None else scores_GRV + bias_1V
+                if candidates_GC is None:
+                    return scores_GRV
+                return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, output_GRH.shape[1], -1))
+            scores_GRC: Tensor = output_GRH @ F.embedding(candidates_GC, layer.weight).transpose(1, 2)
+            for bias_V in (layer.bias, None if bias_1V is None else bias_1V[0]):
+                scores_GRC = scores_GRC if bias_V is None else scores_GRC + bias_V[candidates_GC][:, None]
+            return scores_GRC
+
+    def unroll(
+        self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
+    ) -> Float[Tensor, "T N H"] | None:
+        if state.time > 0:
+            return None
+        # The prompt takes the place of the first token.
+        prompt_NP = _of_rows(state.sentence["prompt"], read_TN.shape[1])
+        tokens_NX, extra = torch.cat([prompt_NP, read_TN[1:].T], 1), prompt_NP.shape[1] - 1
+        if restarted_TB is None:
+            mask = _causal(tokens_NX.shape[1], tokens_NX.device)
+        else:
+            mask = seen_by_pairs(F.pad(restarted_TB, (0, 0, extra, 0)))[:, None]
+        output_NXH, _, _ = self._read(state.sentence, tokens_NX, [], 0, mask)
+        return output_NXH[:, extra:].transpose(0, 1)
+
+    def _read(
+        self,
+        shared: Mapping[str, Any],
+        tokens_NT: Int[Tensor, "N T"],
+        layers: list[tuple[Tensor, Tensor]],
+        before: int,
+        mask: Bool[Tensor, "G 1 Q A"] | None,
+    ) -> tuple[Float[Tensor, "N T H"], list[tuple[Tensor, Tensor]], Any]:
+        """The decoder's last layer, each layer's keys and values with those of the new tokens, and the source's."""
+        base = plain_model(self.network)
+        mask = SEE_ALL.to(tokens_NT.device) if mask is None else mask
+        if not self.crosses:
+            cache = RowCache(list(layers), shared["prompts"])
+            position_NT = _of_rows(shared["first"], len(tokens_NT)) + before
+            position_NT = position_NT + torch.arange(tokens_NT.shape[1], device=tokens_NT.device)
+            found = _stack(base)(
+                input_ids=tokens_NT,
+                attention_mask=mask,
+                position_ids=position_NT,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            return found.last_hidden_state, cache.layers, None
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        own, cross = DynamicCache(layers or None), DynamicCache(shared["cross"])
+        found = base.get_decoder()(
+            input_ids=tokens_NT,
+            attention_mask=mask,
+            encoder_hidden_states=shared["memory"],
+            encoder_attention_mask=shared["real"],
+            past_key_values=EncoderDecoderCache(own, cross),
+            use_cache=True,
+        )
+        return found.last_hidden_state, _keys_and_values(own), _keys_and_values(cross)
+
+    def _prompts(self, prompt_BP: Int[Tensor, "B P"], real_BP: Bool[Tensor, "B P"]) -> list[Prompt]:
+        """Keys and values of all tokens of the prompts but the last, right-padded; none for prompts of one token."""
+        if prompt_BP.shape[1] == 0:
+            return []
+        cache, base = RowCache([]), plain_model(self.network)
+        positions_1P = torch.arange(prompt_BP.shape[1], device=prompt_BP.device)[None]
+        mask = _causal(prompt_BP.shape[1], prompt_BP.device)
+        _stack(base)(
+            input_ids=prompt_BP, attention_mask=mask, position_ids=positions_1P, past_key_values=cache, use_cache=True
+        )
+        return [Prompt(key, value, real_BP[:, None, None]) for key, value in cache.layers]
+
+
+def plain_model(network: Any) -> Any:
+    """The model of transformers within a model of peft, or the model itself."""
+    return network.get_base_model() if hasattr(network, "peft_config") else network
+
+
+def output_layer(base: Any) -> Any:
+    """The layer from the decoder's outputs to the scores of tokens."""
+    return base.get_output_embeddings()
+
+
+def check_supported(network: nn.Module) -> None:
+    """Raise a ConfigError for a model whose layers are not known to keep nothing but keys and values."""
+    known, base = (*ENCODER_DECODERS, *CAUSAL), plain_model(network)
+    if type(base).__name__ not in known:
+        raise ConfigError(f"model {type(base).__name__} is not supported; accepted: {', '.join(known)}")
+    for kind in getattr(base.config, "layer_types", None) or ():
+        if kind != "full_attention":
+            raise ConfigError(f"{type(base).__name__} has layers of {kind}; accepted: full_attention")
+    if getattr(base.config, "add_cross_attention", False):
+        raise ConfigError(f"{type(base).__name__} with add_cross_attention; accepted: without")
+    for name, settings in getattr(network, "peft_config", {}).items():
+        if getattr(settings, "is_prompt_learning", False):
+            kind = type(settings).__name__
+            raise ConfigError(f"peft's adapter {name!r} is a {kind}; accepted: adapters within layers, such as LoRA")
+
+
+def use_attention(network: nn.Module) -> None:
+    """Let every layer of the model call `attention`."""
+    register()
+    plain_model(network).set_attn_implementation(NAME)
+
+
+def _stack(base: Any) -> Any:
+    """The layers of a causal model without its output layer."""
+    return base.base_model
+
+
+def _of_rows(x_BX: Tensor, rows: int) -> Tensor:
+    """What belongs to sentences, for each of their rows."""
+    return x_BX.repeat_interleave(rows // len(x_BX), 0)
+
+
+def _causal(length: int, device: torch.device) -> Bool[Tensor, "1 1 Q Q"]:
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+
+
+def _keys_and_values(cache: Any) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.keys, layer.values) for layer in cache.layers]

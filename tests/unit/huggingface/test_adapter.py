@@ -1,0 +1,206 @@
+"""Adapted models of transformers: steps, given tokens, losses and searches against forwards by transformers itself."""
+
+import copy
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from argbeam.data.batches import Example, make_batch
+from argbeam.data.vocabulary import EOS, SpecialTokens
+from argbeam.errors import ConfigError
+from argbeam.losses import Bso, CrossEntropy
+from argbeam.losses.crf import Crf
+from argbeam.models.huggingface.adapt import adapt, gold_of
+from argbeam.search.score_rules import LastScore, LogprobSum
+from argbeam.search.stop_rules import StopTop
+from argbeam.search.successors import Unconstrained
+from loss_oracles import alone, bso_of_one, naive_total, scores_along
+from refusals import refusal
+from tiny_transformers import FAMILIES, VOCABULARY, FullForward, tiny
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+# Sources of five, one and three tokens.
+EXAMPLES = [
+    Example((4, 5, 6, 7, 8), (4, 5, 6, 7, EOS), 1),
+    Example((8,), (5, EOS), 2),
+    Example((5, 4, 4), (7, 7, 8, EOS), 3),
+]
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+# The norms of these are float32 in any model.
+SINGLE = {"t5", "llama", "qwen2", "qwen3"}
+
+
+def pair(family: str, **other: Any) -> tuple[Any, FullForward]:
+    """An adapted model, and the same weights without argbeam."""
+    model = tiny(family, **other)
+    plain = copy.deepcopy(model)
+    plain.set_attn_implementation("eager" if family == "t5" else "sdpa")
+    return adapt(model), FullForward(plain)
+
+
+def gradients_of(loss: Tensor, model: nn.Module) -> dict[str, Tensor]:
+    """Gradients of the weights that are trained: sinusoidal positions are not."""
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    return dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
+
+
+@every_family
+def test_steps_and_given_tokens_score_as_full_forwards(family: str) -> None:
+    """Two rows a sentence, the first of which changes places with the second at every step."""
+    model, full = pair(family)
+    batch = make_batch(EXAMPLES, size=4, specials=model.specials)
+    rows_N, found = torch.arange(8).view(4, 2).flip(1).flatten(), []
+    read_TN = torch.randint(4, VOCABULARY, (4, 8), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        state = model.step(model.encode(batch, None), batch.sentence_B).select(torch.arange(8) // 2)
+        for read_N in read_TN:
+            found.append(model.scores(model.output(state)[None])[0])
+            state = model.step(state.select(rows_N), read_N)
+        first_1N = torch.zeros_like(read_TN[:1])
+        for n in range(6):
+            lanes = [n if (3 - t) % 2 == 0 else int(rows_N[n]) for t in range(4)]  # where row n's prefix was at step t
+            tokens = tuple(int(read_TN[t, lanes[t]]) for t in range(4))
+            expected = scores_along(full, alone(batch, n // 2), None, tokens)
+            own_TN = torch.tensor(tokens)[:, None].expand(-1, 8)
+            at_once = model.scores(model.unroll(model.encode(batch, None).repeated(2), torch.cat([first_1N, own_TN])))
+            for t in range(1, 4):
+                stepped = found[t][lanes[t - 1]]
+                torch.testing.assert_close(
+                    stepped,
+                    expected[t],
+                    rtol=1e-5 if family in SINGLE else 1e-10,
+                    atol=1e-6 if family in SINGLE else 1e-10,
+                )
+                torch.testing.assert_close(
+                    at_once[t, n],
+                    expected[t],
+                    rtol=1e-5 if family in SINGLE else 1e-10,
+                    atol=1e-6 if family in SINGLE else 1e-10,
+                )
+
+
+@every_family
+@pytest.mark.parametrize("rule", [LastScore(), LogprobSum()], ids=["last_score", "logprob_sum"])
+def test_bso_and_its_gradients_are_those_of_rescoring_every_violating_prefix(family: str, rule: Any) -> None:
+    """Gold and rival are read in one pass; every prefix of the oracle is a forward of its own."""
+    model, full = pair(family)
+    batch = make_batch(EXAMPLES, size=4, target_length=6, specials=model.specials)
+    out = Bso(ANYTHING, 3, start_beam=3, rule=rule).at(0)(model, batch, None)
+    written = [token for token in range(VOCABULARY) if token not in model.specials.unwritten]
+    naive = bso_of_one(lambda source: lambda prefix: written, beam=3, margin=1.0, stop=StopTop(), cost=lambda *_: 1.0)
+    expected = naive_total(full, batch, None, naive, rule=rule)
+    close = {"rtol": 1e-4, "atol": 1e-4} if family in SINGLE else {"rtol": 1e-6, "atol": 1e-8}
+    assert out.sums["violations"] > 3
+    torch.testing.assert_close(out.total, expected, **close)
+    torch.testing.assert_close(gradients_of(out.total, model), gradients_of(expected, full), **close)
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_other_losses_take_adapted_models(family: str) -> None:
+    """Cross-entropy against transformers' own, and the CRF with restarts, whose pairs are beams beside gold."""
+    model, full = pair(family)
+    batch = make_batch(EXAMPLES[:1], specials=model.specials)
+    labels = torch.tensor([EXAMPLES[0].target])
+    ids = torch.tensor([EXAMPLES[0].source])
+    if family == "t5":
+        expected = full.network(input_ids=ids, labels=labels).loss * 5
+    else:
+        ignored = torch.full_like(ids, -100)
+        expected = full.network(input_ids=torch.cat([ids, labels], 1), labels=torch.cat([ignored, labels], 1)).loss * 5
+    torch.testing.assert_close(CrossEntropy()(model, batch, None).total, expected.double(), rtol=1e-5, atol=1e-6)
+    crf = Crf(ANYTHING, 3, start_beam=3, restarts=True).at(0)(model, batch, None)
+    assert crf.total.isfinite() and crf.total.requires_grad
+
+
+@pytest.mark.parametrize("family", ["bart", "m2m100"])
+def test_a_decoder_prompt_of_two_tokens_is_read_before_the_output(family: str) -> None:
+    """A start symbol and a language code: scores as those of a forward with both before the output."""
+    model = adapt(tiny(family), decoder_prompt=(EOS, 7))
+    plain = tiny(family)
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    with torch.no_grad():
+        loss = Bso(ANYTHING, 2, rule=LogprobSum()).at(0)
+        assert loss(model, batch, None).total.isfinite()
+        state = model.step(model.encode(batch, None), batch.sentence_B)
+        state = model.step(state, batch.target_BT[:, 0])
+        read = torch.tensor([[EOS, 7, EXAMPLES[0].target[0]]])
+        expected = plain(input_ids=torch.tensor([EXAMPLES[0].source]), decoder_input_ids=read).logits[0, -1]
+        torch.testing.assert_close(model.scores(model.output(state)[None])[0, 0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_gold_leaves_out_the_decoder_prompt_and_what_follows_the_end() -> None:
+    model = adapt(tiny("mbart"), decoder_prompt=(EOS, 7))
+    assert gold_of([7, 4, 5, EOS, 7], model) == (4, 5, EOS)
+    assert gold_of([4, 5], model) == (4, 5, EOS)
+
+
+def test_special_tokens_are_those_of_generation() -> None:
+    """BART's and Llama's own: a forced first token; several ends, no padding, a token that is suppressed."""
+    bart = tiny("bart", bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2)
+    bart.generation_config.forced_bos_token_id = 0
+    model = adapt(bart)
+    assert (model.decoder_prompt, model.specials) == (
+        (2, 0),
+        SpecialTokens(pad=1, unk=None, bos=2, ends=(2,), unwritten=(1,)),
+    )
+    llama = tiny("llama", bos_token_id=1, pad_token_id=None, eos_token_id=[2, 5])
+    llama.generation_config.suppress_tokens = [7]
+    assert adapt(llama).specials == SpecialTokens(pad=2, unk=None, bos=1, ends=(2, 5), unwritten=(7,))
+    llama.generation_config.eos_token_id = llama.config.eos_token_id = None
+    assert "without eos_token_id" in refusal(adapt, llama, error=ConfigError)
+
+
+def test_a_network_in_training_mode_runs_without_dropout_and_says_so() -> None:
+    model = adapt(tiny("t5", dropout_rate=0.5))
+    batch, loss = make_batch(EXAMPLES, specials=model.specials), CrossEntropy()
+    quiet = loss(model, batch, None).total
+    model.train()
+    with pytest.warns(UserWarning, match="without dropout"):
+        assert loss(model, batch, None).total == quiet
+
+
+def test_layers_that_are_not_supported_are_refused_by_name() -> None:
+    from transformers import BertConfig, BertLMHeadModel
+
+    sliding = tiny("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    assert "has layers of sliding_attention" in refusal(adapt, sliding, error=ConfigError)
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    other = BertLMHeadModel(BertConfig(vocab_size=9, is_decoder=True, **small))
+    assert "model BertLMHeadModel is not supported; accepted: T5" in refusal(adapt, other, error=ConfigError)
+    crossing = tiny("gpt2", add_cross_attention=True)
+    assert "with add_cross_attention" in refusal(adapt, crossing, error=ConfigError)
+
+
+def test_lora_is_trained_and_prompt_tuning_is_refused() -> None:
+    from peft import LoraConfig, PromptTuningConfig, get_peft_model
+
+    lora = get_peft_model(tiny("llama"), LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False))
+    model, merged = adapt(lora.double()), copy.deepcopy(lora).double().merge_and_unload()
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    loss = Bso(ANYTHING, 3, start_beam=3).at(0)
+    total = loss(model, batch, None).total
+    torch.testing.assert_close(total, loss(adapt(merged), batch, None).total, rtol=1e-9, atol=1e-9)
+    total.backward()
+    trained = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert trained == {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert all("lora_" in name for name in trained)
+    soft = get_peft_model(tiny("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    assert "is a PromptTuningConfig; accepted" in refusal(adapt, soft, error=ConfigError)
+
+
+def test_argbeam_does_not_import_transformers() -> None:
+    code = "import argbeam, argbeam.huggingface, argbeam.models, sys; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_outside_of_argbeam_attention_is_ordinary() -> None:
+    """Padded sources and a cache, as in `generate`: the same outputs as before `adapt`."""
+    model = tiny("bart")
+    ids = torch.tensor([[4, 5, 6], [7, 0, 0]])
+    before = model.generate(ids, attention_mask=(ids != 0).long(), num_beams=3, max_new_tokens=6)
+    adapt(model)
+    assert torch.equal(model.generate(ids, attention_mask=(ids != 0).long(), num_beams=3, max_new_tokens=6), before)
