@@ -1,12 +1,12 @@
-"""Time a training step and beam search of argbeam's Transformer beside other libraries' models of its shape, in one run.
+"""Time a training step and a beam search of argbeam's Transformer beside other libraries' models of its shape.
 
     python tools/peers.py --layers 3 --width 256
     python tools/peers.py --layers 6 --width 512 --bf16
 
-Peers are Hugging Face's BART (steps, and `generate`) and torch's `nn.Transformer` (steps), from random weights. They run
-eagerly, as their users run them, with scaled dot-product attention and fused AdamW; argbeam runs as it trains. A step is
-forward, backward, clipping and update on one batch of full length. A search is over the same sentences, of a fixed
-length, so that no model stops early. Figures are medians of rounds in which all take their turn. Needs `transformers`.
+Peers are BART of Hugging Face (steps, and `generate`) and torch's `nn.Transformer` (steps), from random weights. They
+run eagerly, as their users run them, with fused AdamW; argbeam runs as it trains. A step is forward, backward, clipping
+and update on one batch of full length. A search is over the same sentences and of a fixed length, so that no model
+stops early. All take their turn in every round; a figure is the median of its rounds. Needs `transformers`.
 """
 
 import argparse
