@@ -1,7 +1,7 @@
 """Transformers against torch's own layers, an independent beam search, and rotations by complex numbers."""
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -13,12 +13,21 @@ from argbeam.data.vocabulary import BOS, EOS
 from argbeam.losses.replay import score
 from argbeam.models import Transformer, TransformerLm
 from argbeam.models.attention.layers import Positions, TransformerLayer
-from argbeam.search.score_rules import LogprobSum
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.search import Search, SearchSettings
+from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
 from loss_cases import MODELS, TRANSFORMERS, VOCABULARY
-from oracles import Tokens, brute_force_beam, permutation, unconstrained
+from oracles import (
+    Tokens,
+    brute_force_beam,
+    brute_force_refilled,
+    brute_force_stop_top,
+    permutation,
+    unconstrained,
+)
 from small_models import SOURCES, TARGETS, batch_of, transformer_lm_model, transformer_model
+from toy_cases import sequences
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -134,11 +143,14 @@ def test_rotary_positions_turn_pairs_of_units_and_products_depend_on_distance_al
     assert torch.equal(positions.until(30).table_PD[:6], positions.table_PD)
 
 
-def logprob_of(model: nn.Module, source: Tokens, tokens: Tokens) -> float:
+def score_of(model: nn.Module, rule: ScoreRule, source: Tokens, tokens: Tokens) -> float:
     """The prefix read from scratch, in one pass."""
     batch = make_batch([Example(source, tokens, 0)])
-    logprobs_TV = score(model, model.encode(batch, None), batch.target_BT)[0].log_softmax(-1)
-    return sum(logprobs_TV[t, token].item() for t, token in enumerate(tokens))
+    scores_TV = score(model, model.encode(batch, None), batch.target_BT)[0]
+    if isinstance(rule, LogprobSum):
+        scores_TV = scores_TV.log_softmax(-1)
+    scores = [scores_TV[t, token].item() for t, token in enumerate(tokens)]
+    return scores[-1] if rule == LastScore() else sum(scores)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -155,10 +167,45 @@ def test_decoding_finds_what_an_independent_beam_search_finds(name: str, constra
             result = search(batch, batch.source_length_B, steps=4)
             for b, source in enumerate(sources):
                 follow = permutation(source) if constrained else unconstrained(VOCABULARY, end_symbol=False)
-                expected = brute_force_beam(follow, partial(logprob_of, model, source), beam=beam, length=len(source))
+                expected = brute_force_beam(
+                    follow, partial(score_of, model, LogprobSum(), source), beam=beam, length=len(source)
+                )
                 (best,) = expected.sequences
                 assert tuple(result.tokens_BNT[b, 0, : len(source)].tolist()) == best
-                assert result.score_BN[b, 0].item() == pytest.approx(logprob_of(model, source, best), abs=1e-10)
+                found = score_of(model, LogprobSum(), source, best)
+                assert result.score_BN[b, 0].item() == pytest.approx(found, abs=1e-10)
+
+
+# Rule, stop rule, and the same search over lists.
+OPEN_LENGTH = {
+    "last score, top": (LastScore(), StopTop(), brute_force_stop_top),
+    "sums of scores, top": (ScoreSum(), StopTop(), brute_force_stop_top),
+    "sums of log-probabilities, top": (LogprobSum(), StopTop(), brute_force_stop_top),
+    "sums of log-probabilities, best": (LogprobSum(), StopBest(), brute_force_refilled),
+    "log-probabilities by length, best": (LogprobSum(1.0), StopBest(), partial(brute_force_refilled, length_power=1.0)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize(("rule", "stop", "over_lists"), OPEN_LENGTH.values(), ids=OPEN_LENGTH)
+def test_decoding_of_open_length_finds_what_an_independent_beam_search_finds(
+    name: str, rule: ScoreRule, stop: Stop, over_lists: Any
+) -> None:
+    """The two best outputs of each sentence, of different lengths and limits in one batch."""
+    sources: list[Tokens] = [(4, 5, 6, 5), (7,), (6, 4, 8)]
+    limits, follow = [5, 3, 4], unconstrained(VOCABULARY, end_symbol=True)
+    model = MODELS[name](2, 0.3)
+    settings = SearchSettings(3, rule, stop, n_best=2)
+    batch = make_batch([Example(source, (), i) for i, source in enumerate(sources)])
+    with torch.no_grad():
+        result = Search(model, Unconstrained(VOCABULARY, end_symbol=True), settings)(
+            batch, torch.tensor(limits), steps=5
+        )
+        for b, source in enumerate(sources):
+            prefix_score = cache(partial(score_of, model, rule, source))
+            expected = over_lists(follow, prefix_score, beam=3, length=limits[b], n_best=2)
+            assert sequences(result, b) == expected.sequences
+            assert result.finished_BN[b, : len(expected.finished)].tolist() == expected.finished
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
