@@ -37,4 +37,18 @@ class TrieConstraint(OutputConstraint):
         return self
 
 
-Constraint = Annotated[NoConstraint | TrieConstraint, Field(discriminator="kind")]
+class GrammarConstraint(OutputConstraint):
+    """Outputs are derived by a grammar."""
+
+    kind: Literal["grammar"] = "grammar"
+    file: str = Field(min_length=1, description="the grammar, under data.root")
+    notation: Literal["lark", "regex", "gbnf", "json_schema"] = Field(
+        default="lark",
+        description="Lark's EBNF; a regular expression; GBNF and JSON Schema, over the text of outputs",
+    )
+    depth: int = Field(
+        default=32, ge=1, le=1024, description="most nested rules of an output, where the grammar runs on the device"
+    )
+
+
+Constraint = Annotated[NoConstraint | TrieConstraint | GrammarConstraint, Field(discriminator="kind")]

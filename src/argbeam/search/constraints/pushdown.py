@@ -1,0 +1,118 @@
+"""A deterministic grammar as successors: a bounded stack of states for each prefix, all of it tensors on the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from argbeam.data.batches import Batch
+from argbeam.search.constraints.automaton import DEAD, END, NOTHING, Automaton
+
+
+@dataclass(frozen=True)
+class PushdownTables:
+    """An `Automaton` on one device."""
+
+    class_V: Int[Tensor, " V"]
+    size_QC: Int[Tensor, "Q C"]
+    pushed_QCM: Int[Tensor, "Q C M"]
+    ends_Q: Bool[Tensor, " Q"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pushdown:
+    """The outputs of a deterministic grammar, whose stack holds at most `depth` states; deeper prefixes are not valid.
+
+    A regular grammar needs a depth of 1.
+    """
+
+    automaton: Automaton
+    depth: int
+    end_symbol: bool = True
+    _tables: dict[torch.device, PushdownTables] = field(default_factory=dict, repr=False)
+
+    def start(self, batch: Batch) -> "PushdownChoices":
+        device, found = batch.source_BS.device, self.automaton
+        if device not in self._tables:  # once, and before any capture: the first use of a shape runs eagerly
+            arrays = (found.class_V, found.size_QC, found.pushed_QCM, found.ends_Q)
+            self._tables[device] = PushdownTables(*(torch.from_numpy(array).to(device) for array in arrays))
+        stack_BD = torch.full((len(batch.source_length_B), self.depth), NOTHING, device=device)
+        stack_BD[:, 0] = found.start
+        return PushdownChoices(self._tables[device], stack_BD)
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Whether a whole sequence, end symbol included, is valid."""
+        found, stack = self.automaton, [self.automaton.start]  # the top is last
+        for place, token in enumerate(tokens):
+            token_class = int(found.class_V[token])
+            if token_class == END:
+                return place + 1 == len(tokens) and all(found.ends_Q[state] for state in stack)
+            while stack and not found.size_QC[stack[-1], token_class]:
+                if not found.ends_Q[stack.pop()]:
+                    return False
+            if not stack:
+                return False
+            state = stack.pop()
+            size = int(found.size_QC[state, token_class])
+            stack += found.pushed_QCM[state, token_class, :size][::-1].tolist()
+            if len(stack) > self.depth:
+                return False
+        return False
+
+
+@dataclass(frozen=True)
+class PushdownChoices:
+    """The stacks of the prefixes, top first.
+
+    A token is taken by the first state from the top that takes it, if all above it may end. Worked example, M = 2: in
+    the stack `a b c` state b takes a token and pushes `x y`; the new stack is `x y c`.
+    """
+
+    tables: PushdownTables
+    stack_ND: Int[Tensor, "N D"]
+    end_symbol: bool = True
+    candidates_BC = None
+
+    def allowed(self) -> Bool[Tensor, "N V"]:
+        size_NDC = self.tables.size_QC[self.stack_ND]
+        taken_NDC = self._reached_ND()[..., None] & (size_NDC > 0) & (size_NDC <= self._room_ND()[..., None])
+        # The first state that takes a token has to have room: one below it does not count.
+        first_NDC = (size_NDC > 0).cumsum(1) <= 1
+        allowed_NC = (taken_NDC & first_NDC).any(1)
+        allowed_NC[:, END] = self.tables.ends_Q[self.stack_ND].all(1)
+        return allowed_NC[:, self.tables.class_V]
+
+    def advance(self, tokens_N: Int[Tensor, " N"]) -> "PushdownChoices":
+        tables, depth = self.tables, self.stack_ND.shape[1]
+        class_N = tables.class_V[tokens_N]
+        size_ND = tables.size_QC[self.stack_ND, class_N[:, None]]
+        taken_ND = self._reached_ND() & (size_ND > 0)
+        place_N1 = taken_ND.int().argmax(1, keepdim=True)
+        state_N = self.stack_ND.gather(1, place_N1)[:, 0]
+        size_N1 = size_ND.gather(1, place_N1)
+        valid_N1 = taken_ND.any(1, keepdim=True) & (size_N1 <= self._room_ND().gather(1, place_N1))
+        pushed_NM = tables.pushed_QCM[state_N, class_N]
+        # The new stack: what is pushed, then what lay below the state that took the token.
+        both_NX = torch.nn.functional.pad(torch.cat([pushed_NM, self.stack_ND], 1), (0, 1), value=NOTHING)
+        new_D = torch.arange(depth, device=tokens_N.device)
+        below_ND = pushed_NM.shape[1] + place_N1 + 1 + new_D - size_N1
+        source_ND = torch.where(new_D < size_N1, new_D, below_ND.clamp(max=both_NX.shape[1] - 1))
+        stack_ND = torch.where(valid_N1, both_NX.gather(1, source_ND), NOTHING)
+        dead_ND = ~valid_N1 & (new_D == 0)
+        return replace(self, stack_ND=stack_ND.masked_fill(dead_ND, DEAD))
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "PushdownChoices":
+        return replace(self, stack_ND=self.stack_ND.index_select(0, rows_N))
+
+    def _reached_ND(self) -> Bool[Tensor, "N D"]:
+        """Whether all states above may end."""
+        ended_ND = self.tables.ends_Q[self.stack_ND].long().cumprod(1)
+        return torch.nn.functional.pad(ended_ND[:, :-1], (1, 0), value=1).bool()
+
+    def _room_ND(self) -> Int[Tensor, "N D"]:
+        """How many states may take the place of a state and of those above it."""
+        depth = self.stack_ND.shape[1]
+        states_N1 = (self.stack_ND != NOTHING).sum(1, keepdim=True)
+        return depth + 1 + torch.arange(depth, device=states_N1.device) - states_N1

@@ -1,0 +1,251 @@
+"""Grammars against enumeration: of all strings up to a length, those that an independent checker accepts."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from argbeam.data.batches import make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.errors import DataError
+from argbeam.search.constraints.automaton import compile_grammar
+from argbeam.search.constraints.gbnf import gbnf_grammar, json_schema_grammar
+from argbeam.search.constraints.grammar import Spelling
+from argbeam.search.constraints.matchers import Matchers
+from argbeam.search.constraints.notations import lark_grammar, regular_expression
+from argbeam.search.constraints.pushdown import Pushdown
+from argbeam.search.constraints.rule_automata import NotDeterministic
+from argbeam.search.successors import Successors
+from oracles import example_of
+
+BATCH = make_batch([example_of([4])])
+
+
+def characters(letters: str) -> Spelling:
+    return Spelling(("",) * 4 + tuple(letters), spaced=False, whole=False)
+
+
+def words(*tokens: str) -> Spelling:
+    return Spelling(("",) * 4 + tuple(f" {token}" for token in tokens), spaced=True, whole=True)
+
+
+def pieces(*tokens: str) -> Spelling:
+    return Spelling(("",) * 4 + tuple(token.replace("▁", " ") for token in tokens), spaced=True, whole=False)
+
+
+def outputs(successors: Successors, spelling: Spelling, length: int) -> set[str]:
+    """The texts of all outputs of at most so many tokens that the choices admit, prefixes of one length at once."""
+    found, prefixes, choices = set(), [()], successors.start(BATCH)
+    for left in range(length, -1, -1):
+        allowed = choices.allowed().expand(len(prefixes), -1)
+        ended = [prefix for prefix, row in zip(prefixes, allowed.tolist(), strict=True) if row[EOS]]
+        texts = ["".join(spelling.texts[token] for token in prefix) for prefix in ended]
+        found |= {text.removeprefix(" ") if spelling.spaced else text for text in texts}
+        rows_N, tokens_N = allowed.nonzero().unbind(1)
+        real_N = tokens_N != EOS
+        if not left or not real_N.any():
+            break
+        rows_N, tokens_N = rows_N[real_N], tokens_N[real_N]
+        prefixes = [(*prefixes[r], t) for r, t in zip(rows_N.tolist(), tokens_N.tolist(), strict=True)]
+        choices = choices.select(rows_N).advance(tokens_N)
+    return found
+
+
+def strings(letters: str, length: int, accepts: Callable[[str], object]) -> set[str]:
+    every = ("".join(s) for n in range(length + 1) for s in itertools.product(letters, repeat=n))
+    return {text for text in every if accepts(text)}
+
+
+def balanced(text: str) -> bool:
+    """Brackets that are taken away in pairs until nothing is left."""
+    while (shorter := text.replace("()", "").replace("[]", "")) != text:
+        text = shorter
+    return text == ""
+
+
+def polish(text: str) -> bool:
+    """Prefix notation: `+` has two arguments, `-` one, `x` and `y` none."""
+    missing = 1
+    for letter in text:
+        if missing == 0:
+            return False
+        missing += {"+": 1, "-": 0}.get(letter, -1)
+    return missing == 0
+
+
+BRACKETS = 'start: item*\nitem: "(" start ")" | "[" start "]"'
+POLISH = 'start: "+" start start | "-" start | LEAF\nLEAF: "x" | "y"'
+# Two ways to begin that one letter does not tell apart, and a rule that starts with itself.
+PALINDROMES = 'start: "a" start "a" | "b" start "b" | "a" | "b" |'
+LEFT = 'start: start "a" | "b"'
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize(
+    ("text", "letters", "length", "accepts"),
+    [(BRACKETS, "()[]", 6, balanced), (POLISH, "+-xy", 6, polish)],
+    ids=["brackets", "arities"],
+)
+def test_a_grammar_admits_what_a_checker_accepts(
+    text: str, letters: str, length: int, accepts: Callable[[str], object], host: bool
+) -> None:
+    spelling = characters(letters)
+    grammar = lark_grammar(text, spelling)
+    successors = Matchers.of_grammar(grammar) if host else Pushdown(compile_grammar(grammar), depth=8)
+    expected = strings(letters, length, accepts)
+    assert outputs(successors, spelling, length) == expected
+    for tokens in itertools.product(range(4, 8), repeat=4):
+        output = "".join(spelling.texts[token] for token in tokens)
+        assert successors.accepts((*tokens, EOS)) == (output in expected)
+        assert not successors.accepts(tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "accepts"),
+    [
+        (PALINDROMES, "one token does not tell", lambda text: text == text[::-1]),
+        (LEFT, "rule start starts with itself", lambda text: re.fullmatch("ba*", text)),
+    ],
+)
+def test_other_grammars_are_left_to_the_host(text: str, reason: str, accepts: Callable[[str], object]) -> None:
+    grammar = lark_grammar(text, characters("ab"))
+    with pytest.raises(NotDeterministic, match=reason):
+        compile_grammar(grammar)
+    found = outputs(Matchers.of_grammar(grammar), characters("ab"), 5)
+    assert found == strings("ab", 5, accepts)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_depth_bounds_the_brackets(depth: int) -> None:
+    """A stack of d states holds d brackets that are open: each state says which one is to be closed."""
+    spelling = characters("()")
+    successors = Pushdown(compile_grammar(lark_grammar('start: ("(" start ")")*', spelling)), depth=depth)
+
+    def shallow(text: str) -> bool:
+        heights = list(itertools.accumulate((1 if letter == "(" else -1 for letter in text), initial=0))
+        return balanced(text) and max(heights) <= depth
+
+    assert outputs(successors, spelling, 8) == strings("()", 8, shallow)
+
+
+def test_lists_and_tails_need_no_depth() -> None:
+    """A right-recursive rule calls itself last: no state is left to return to."""
+    spelling = characters("ab")
+    successors = Pushdown(compile_grammar(lark_grammar('start: "a" start | "b"', spelling)), depth=1)
+    assert outputs(successors, spelling, 30) == {"a" * n + "b" for n in range(30)}
+
+
+@pytest.mark.parametrize("pattern", ["a(b|ab)*", "(ab|a)(bc|c)?", "[^b]{2,3}|b+c?", "(a|b)*abb", "()|c"])
+@pytest.mark.parametrize("kind", ["characters", "pieces"])
+def test_a_regular_expression_admits_what_python_matches(pattern: str, kind: str) -> None:
+    """With pieces `ab` and `bb` a text has several outputs; with `▁` alone the first space is a token."""
+    spelling = characters("abc") if kind == "characters" else pieces("▁", "a", "b", "c", "ab", "bb", "▁a", "▁b")
+    successors = Pushdown(compile_grammar(regular_expression(pattern, spelling)), depth=1)
+    found = {text for text in outputs(successors, spelling, 6) if len(text) <= 5 and " " not in text}
+    assert found == strings("abc", 5, re.compile(pattern).fullmatch)
+
+
+def test_a_regular_expression_over_words_sees_the_spaces_between_them() -> None:
+    spelling = words("no", "now", "not", "go")
+    successors = Pushdown(compile_grammar(regular_expression("(no[tw]?|go) no+|go", spelling)), depth=1)
+    assert outputs(successors, spelling, 3) == {"no no", "not no", "now no", "go no", "go"}
+
+
+def test_terminals_are_whole_tokens_where_tokens_are_words() -> None:
+    """`is greater` is two tokens, a pattern is any one token that it matches, and no token is `less`."""
+    spelling = words("x1", "y2", "is", "greater", "than", "(", ")", "and", "X1")
+    text = """
+start: test ("and" test)~0..1
+test: "(" start ")" | NAME "is greater" "than" /[a-z]./ | NAME "is less"
+NAME: LETTER DIGIT
+LETTER: "x" | "y"
+%import common.DIGIT
+"""
+    grammar = lark_grammar(text, spelling)
+    tests = {f"{a} is greater than {b}" for a in ("x1", "y2") for b in ("x1", "y2", "is")}
+    for successors in (Pushdown(compile_grammar(grammar), depth=8), Matchers.of_grammar(grammar)):
+        assert outputs(successors, spelling, 7) == tests | {f"( {test} )" for test in tests}
+
+
+def test_no_prefix_leads_to_a_word_that_cannot_be_spelled() -> None:
+    """No token has the letter c, so that `a` leads nowhere and is not valid."""
+    spelling = characters("ab")
+    successors = Pushdown(compile_grammar(lark_grammar('start: "ac" | "b"', spelling)), depth=1)
+    assert outputs(successors, spelling, 3) == {"b"} and not successors.start(BATCH).allowed()[0, 4]
+
+
+def test_a_json_schema_admits_the_json_texts_that_fit_it() -> None:
+    """No rule contains itself: tokens may be characters, pieces or words, and all of it runs on the device."""
+    items = {"type": "array", "items": {"const": 1}, "maxItems": 2}
+    schema = {"type": "object", "properties": {"a": {"enum": [0, 1]}, "b": items}}
+    text = json.dumps({**schema, "required": ["a"], "additionalProperties": False})
+    values = [{"a": a, **b} for a in (0, 1) for b in ({}, {"b": []}, {"b": [1]}, {"b": [1, 1]})]
+    for spelling in (
+        characters('{}[]":, ab01'),
+        pieces("▁{", "▁", "{", '"a"', '"', "b", ":", "▁0", "▁1", "1", "0", "}", ",", ',▁"', "[", "]", "▁["),
+        words('{"a":', "0,", "1,", "0}", "1}", '"b":', "[]}", "[1]}", "[1,", "1]}"),
+    ):
+        successors = Pushdown(compile_grammar(json_schema_grammar(text, spelling)), depth=1)
+        assert outputs(successors, spelling, 22) == {json.dumps(value) for value in values}
+
+
+def test_gbnf_admits_the_same_on_the_device_and_on_the_host() -> None:
+    """Lists in lists of numbers without leading zeros; escapes, classes, bounds of repetitions."""
+    text = r"""root ::= "[" (value (", " value){0,2})? "]"
+value ::= root | "0" | [^\x00-0\]\[, -] [0-1]*
+"""
+    spelling = characters("[], 01")
+    grammar = gbnf_grammar(text, spelling)
+
+    def is_list(text: str) -> bool:
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return False
+        return isinstance(value, list) and short(value) and json.dumps(value) == text
+
+    def short(value: object) -> bool:
+        return not isinstance(value, list) or (len(value) <= 3 and all(map(short, value)))
+
+    expected = strings("[], 01", 6, is_list)
+    assert expected >= {"[]", "[10]", "[[[]]]", "[0, 1]"}
+    for successors in (Pushdown(compile_grammar(grammar), depth=8), Matchers.of_grammar(grammar)):
+        assert outputs(successors, spelling, 6) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("start: (", "^grammar: not a grammar in Lark's notation"),
+        ('begin: "a"', "^grammar: no rule start; found begin"),
+        ("start: other", "^grammar: not a grammar in Lark's notation: Rule 'other' used but not defined"),
+        ('start: "a"\n%ignore " "', "^grammar: %ignore"),
+        ("start: /a/i", "^grammar: /a/i: flags of patterns are not accepted"),
+        ("start: /a(/", "^grammar: 'a\\(' is no regular expression"),
+        ('start: two{A}\ntwo{x}: x x\nA: "a"', "^grammar: template_usage is not accepted; rules, terminals, strings"),
+    ],
+)
+def test_wrong_grammars_are_data_errors(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        lark_grammar(text, characters("ab"))
+
+
+@pytest.mark.parametrize("text", ['start: "c"', 'start: "a" start'])
+def test_a_grammar_without_outputs_is_a_data_error(text: str) -> None:
+    with pytest.raises(DataError, match=r"^no output is valid"):
+        compile_grammar(lark_grammar(text, characters("ab")))
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("^a", "leave them out"), ("a$", "leave them out"), ("a(", "is no")])
+def test_wrong_patterns_are_data_errors(pattern: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        regular_expression(pattern, characters("ab"))
+
+
+def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
+    with pytest.raises(DataError, match=r"^g: not a grammar in GBNF: "):
+        gbnf_grammar('root ::= "a', characters("ab"), where="g")
+    with pytest.raises(DataError, match=r"^s: not a JSON Schema that can be a grammar: "):
+        json_schema_grammar('{"type": "thing"}', characters("ab"), where="s")
