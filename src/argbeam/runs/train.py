@@ -87,7 +87,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     if data.left_out:
         yield Notice(f"left out of training: {data.reasons}")
     if facts := constraints.constraint_facts(data.task):
-        yield Notice(f"constraint: {', '.join(f'{count:,} {what}' for what, count in facts.items())}")
+        yield Notice(f"constraint: {constraints.in_words(facts)}")
     yield from _save_events(folder, trainer, digests)
 
 

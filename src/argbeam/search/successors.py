@@ -45,6 +45,14 @@ class AdvancesFrom(Protocol):
         """`select(rows_N).advance(tokens_N)`."""
 
 
+@dataclass(frozen=True)
+class Listed:
+    """Tokens of each prefix, and which of them are there: lists of different lengths have any token behind them."""
+
+    tokens_NW: Int[Tensor, "N W"]
+    real_NW: Bool[Tensor, "N W"]
+
+
 @runtime_checkable
 class ListsSuccessors(Protocol):
     """Optional: choices without candidates that list the few successors of each prefix, instead of a mask."""
@@ -53,8 +61,8 @@ class ListsSuccessors(Protocol):
     def vocabulary(self) -> int:
         """The number of tokens that `allowed` is a mask over."""
 
-    def listed(self) -> Int[Tensor, "N W"] | None:
-        """The valid successors of each prefix, PAD behind them; None at a step where the mask is cheaper."""
+    def listed(self) -> "Listed | None":
+        """The valid successors of each prefix; None at a step where the mask is cheaper."""
 
 
 class Successors(Protocol):

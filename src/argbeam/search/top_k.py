@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from argbeam.data.vocabulary import PAD
 from argbeam.models.contract import Scorer
 from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, TopSuccessors
@@ -94,9 +93,9 @@ def score_successors(
     rule: ScoreRule, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], choices: Choices, live: Live | None
 ) -> tuple[AllScores | LiveScores, Bool[Tensor, "N C"]]:
     """Scores of the next tokens, and a mask of the valid ones; both of listed successors where choices list them."""
-    listed_NW = choices.listed() if isinstance(choices, ListsSuccessors) else None
-    if listed_NW is not None and isinstance(choices, ListsSuccessors):
-        return score_listed(rule, scorer, output_BRH, listed_NW, live, choices.vocabulary), listed_NW != PAD
+    listed = choices.listed() if isinstance(choices, ListsSuccessors) else None
+    if listed is not None and isinstance(choices, ListsSuccessors):
+        return score_listed(rule, scorer, output_BRH, listed.tokens_NW, live, choices.vocabulary), listed.real_NW
     scores, allowed_NC = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live), choices.allowed()
     check_width(scores.columns, allowed_NC.shape[1])
     return scores, allowed_NC

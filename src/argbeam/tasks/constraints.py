@@ -11,35 +11,68 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from argbeam.data.readers.text import read_text
-from argbeam.data.vocabulary import EOS, UNK, Vocabulary
+from argbeam.data.readers.text import open_lines, read_text
+from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import DataError
+from argbeam.search.constraints.automaton import compile_grammar
+from argbeam.search.constraints.gbnf import gbnf_grammar, json_schema_grammar
+from argbeam.search.constraints.grammar import Grammar, Spelling, Unit
+from argbeam.search.constraints.matchers import Matchers
+from argbeam.search.constraints.notations import lark_grammar, regular_expression
+from argbeam.search.constraints.pushdown import Pushdown
+from argbeam.search.constraints.rule_automata import NotDeterministic
 from argbeam.search.constraints.trie import Trie
 from argbeam.search.successors import Successors, Unconstrained
-from argbeam.settings.constraints import Constraint, NoConstraint
+from argbeam.settings.constraints import Constraint, GrammarConstraint, NoConstraint, TrieConstraint
 from argbeam.settings.recipe import Recipe
 from argbeam.tasks.contract import Item, Task
 
 # Names of the assets of constraints start so.
 ASSET = "constraint."
-_FACTS, _TRIE = ASSET + "json", ASSET + "trie.npz"
+_FACTS, _DATA = ASSET + "json", ASSET + "data"
 
 
-class SavedSuccessors(Successors, Protocol):
-    """Successors that can be saved, and that know whether a whole sequence is valid."""
+class Notation(Protocol):
+    """Reads a grammar; `where` names its file in errors."""
 
-    @property
-    def saved(self) -> bytes: ...
+    def __call__(self, text: str, spelling: Spelling, *, where: str) -> Grammar: ...
+
+
+NOTATIONS: dict[str, Notation] = {
+    "lark": lark_grammar,
+    "regex": regular_expression,
+    "gbnf": gbnf_grammar,
+    "json_schema": json_schema_grammar,
+}
+
+
+class KnowsOutputs(Successors, Protocol):
+    """Successors that know whether a whole sequence is valid."""
 
     def accepts(self, tokens: Sequence[int]) -> bool: ...
 
 
+@dataclass(frozen=True)
+class TargetSide:
+    """What a constraint needs to know of a task's target side.
+
+    `symbols` turns a line of a list into symbols of the vocabulary, as it does a line of the target files;
+    `training_targets` gives the targets of the training data as symbols.
+    """
+
+    vocabulary: Vocabulary
+    unit: Unit
+    symbols: Callable[[str], Sequence[str]]
+    training_targets: Callable[[], Iterable[Sequence[str]]]
+
+
 @dataclass(frozen=True, eq=False)
 class ValidOutputs:
-    """The constraint of a task, if any: its successors, and what is known of it for the records."""
+    """The constraint of a task, if any: its successors, what the records say of it, and its content to be saved."""
 
-    constraint: SavedSuccessors | None
-    facts: Mapping[str, int]
+    constraint: KnowsOutputs | None
+    facts: Mapping[str, int | str]
+    content: Callable[[], bytes] = bytes
     leaves_out: bool = False
 
     def successors(self, target: Vocabulary) -> Successors:
@@ -51,7 +84,7 @@ class ValidOutputs:
         """Files by name, for `make_constraint`."""
         if self.constraint is None:
             return {}
-        return {_FACTS: json.dumps(dict(self.facts)).encode(), _TRIE: self.constraint.saved}
+        return {_FACTS: json.dumps(dict(self.facts)).encode(), _DATA: self.content()}
 
     def checked(self, split: str, items: Iterable[Item], target: Vocabulary, left_out: Counter[str]) -> Iterator[Item]:
         """The items with a valid target; one with another target is a DataError, or is left out of training.
@@ -72,35 +105,59 @@ class ValidOutputs:
                 yield item
 
     def _accepts(self, item: Item, target: Vocabulary) -> bool:
-        return self.constraint is not None and self.constraint.accepts((*target.encode(item.target), EOS))
+        return self.constraint is not None and self.constraint.accepts(
+            (*target.encode(item.target), target.specials.eos)
+        )
 
 
 ANY_OUTPUT = ValidOutputs(None, {})
 
 
-def make_constraint(
-    recipe: Recipe,
-    target: Vocabulary,
-    symbols: Callable[[str], Sequence[str]],
-    training_targets: Callable[[], Iterable[Sequence[str]]],
-    assets: Mapping[str, bytes],
-) -> ValidOutputs:
-    """The constraint of a recipe over a target vocabulary: the one in the task's files, else read from its own file.
-
-    `symbols` turns a line of the list into symbols of the vocabulary, as it does a line of the target files;
-    `training_targets` gives the targets of the training data as symbols.
-    """
+def make_constraint(recipe: Recipe, target: TargetSide, assets: Mapping[str, bytes]) -> ValidOutputs:
+    """The constraint of a recipe: the one in the task's files, else read from its own file."""
     settings = constraint_of(recipe)
     if isinstance(settings, NoConstraint):
         return ANY_OUTPUT
-    leaves_out = settings.forbidden == "leave_out"
-    if _FACTS in assets:
-        return ValidOutputs(Trie.from_bytes(assets[_TRIE], where=_TRIE), json.loads(assets[_FACTS]), leaves_out)
-    path, left_out = constraint_file(recipe), Counter[str]()
-    lines = () if path is None else map(symbols, read_text([path]))
-    encoded = map(target.encode, chain(lines, training_targets() if settings.training_targets else ()))
-    trie = Trie.of(_known(encoded, left_out), vocabulary=len(target))
-    return ValidOutputs(trie, {"entries": trie.entries, "unknown": left_out["unknown"]}, leaves_out)
+    if isinstance(settings, GrammarConstraint):
+        return _grammar(recipe, settings, target, assets)
+    return _trie(recipe, settings, target, assets)
+
+
+def _trie(recipe: Recipe, settings: TrieConstraint, target: TargetSide, assets: Mapping[str, bytes]) -> ValidOutputs:
+    leaves_out, path = settings.forbidden == "leave_out", constraint_file(recipe)
+    if _DATA in assets:
+        saved = Trie.from_bytes(assets[_DATA], where=_DATA)
+        return ValidOutputs(saved, json.loads(assets[_FACTS]), lambda: saved.saved, leaves_out)
+    lines = () if path is None else map(target.symbols, read_text([path]))
+    words = chain(lines, target.training_targets() if settings.training_targets else ())
+    vocabulary, unknown = target.vocabulary, Counter[str]()
+    trie = Trie.of(_known(words, vocabulary, unknown), vocabulary=len(vocabulary), specials=vocabulary.specials)
+    facts = {"entries": trie.entries, "entries with unknown tokens left out": unknown["entries"]}
+    return ValidOutputs(trie, facts, lambda: trie.saved, leaves_out)
+
+
+def _grammar(
+    recipe: Recipe, settings: GrammarConstraint, target: TargetSide, assets: Mapping[str, bytes]
+) -> ValidOutputs:
+    """A grammar is saved as it is written, and compiled again."""
+    path = constraint_file(recipe)
+    assert path is not None
+    text = assets[_DATA].decode() if _DATA in assets else "\n".join(line for _, line in open_lines(path))
+    spelling = Spelling.of(target.vocabulary, target.unit, target.symbols)
+    read = NOTATIONS[settings.notation]
+    grammar = read(text.strip() if settings.notation == "regex" else text, spelling, where=str(path))
+    successors: Pushdown | Matchers
+    facts: dict[str, int | str]
+    try:
+        automaton = compile_grammar(grammar)
+        successors = Pushdown(automaton, settings.depth if automaton.recursive else 1)
+        facts = {"states on the device": len(automaton.ends_Q) - 2}
+    except NotDeterministic as reason:
+        successors = Matchers.of_grammar(grammar)
+        facts = {"on the host, and slow, because": str(reason)}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return ValidOutputs(successors, facts, text.encode, settings.forbidden == "leave_out")
 
 
 def constraint_of(recipe: Recipe) -> Constraint:
@@ -115,16 +172,21 @@ def constraint_file(recipe: Recipe) -> Path | None:
     return Path(getattr(recipe.data, "root", ".")) / name if name else None
 
 
-def constraint_facts(task: Task) -> Mapping[str, int]:
-    """What the records say of a task's constraint: entries, and how many were left out for unknown tokens."""
+def constraint_facts(task: Task) -> Mapping[str, int | str]:
+    """What the records say of a task's constraint."""
     valid = getattr(task, "valid", ANY_OUTPUT)
     return valid.facts if isinstance(valid, ValidOutputs) else {}
 
 
-def _known(entries: Iterable[list[int]], left_out: Counter[str]) -> Iterator[list[int]]:
-    """The entries without unknown tokens: no output could spell the others."""
+def in_words(facts: Mapping[str, int | str]) -> str:
+    """Facts in one line: `12 entries`, `why: because`."""
+    return ", ".join(f"{key}: {fact}" if isinstance(fact, str) else f"{fact:,} {key}" for key, fact in facts.items())
+
+
+def _known(entries: Iterable[Sequence[str]], target: Vocabulary, unknown: Counter[str]) -> Iterator[list[int]]:
+    """The entries as token ids, without those that have unknown tokens: no output could spell them."""
     for entry in entries:
-        if UNK in entry:
-            left_out["unknown"] += 1
+        if all(symbol in target for symbol in entry):
+            yield target.encode(entry)
         else:
-            yield entry
+            unknown["entries"] += 1

@@ -9,9 +9,10 @@ from argbeam.data.readers.text import TextPair
 from argbeam.data.tokenizers import Moses, SentencePiece, Tokenizer, Whitespace
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.metrics.bleu import corpus_bleu
+from argbeam.search.constraints.grammar import Unit
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text
-from argbeam.tasks.constraints import ANY_OUTPUT, ValidOutputs, make_constraint
+from argbeam.tasks.constraints import ANY_OUTPUT, TargetSide, ValidOutputs, make_constraint
 from argbeam.tasks.contract import Item, Score, read_all
 from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
@@ -127,7 +128,9 @@ class Translation:
         def training_targets() -> Iterator[tuple[str, ...]]:
             return (item.target for item in self.stream("train", Counter()))
 
-        return replace(self, valid=make_constraint(recipe, self.target, line_symbols, training_targets, assets))
+        unit = Unit.PIECE if self.settings.subwords else Unit.WORD
+        target = TargetSide(self.target, unit, line_symbols, training_targets)
+        return replace(self, valid=make_constraint(recipe, target, assets))
 
 
 def _learn_subwords(data: PairData, text: Text) -> _Tokenizers:

@@ -56,7 +56,7 @@ def of_trie(trie: Trie, *, listed: bool) -> Next:
         for token in prefix:
             choices = choices.advance(torch.tensor([token]))
         if listed:
-            return [token for token in choices._successors()[1][0].tolist() if token != PAD]
+            return sorted(choices._successors()[1].tokens_NW[choices._successors()[1].real_NW].tolist())
         return choices.allowed()[0].nonzero()[:, 0].tolist()
 
     return following
@@ -87,7 +87,7 @@ def test_an_output_leads_nowhere_after_its_end() -> None:
     choices = Trie.of([(4,)], vocabulary=8).start(batch)
     for token in (4, EOS, PAD, 4):
         choices = choices.advance(torch.tensor([token]))
-    assert not choices.allowed().any() and not choices._successors()[1].any()
+    assert not choices.allowed().any() and not choices._successors()[1].real_NW.any()
 
 
 SEARCHES: list[tuple[ScoreRule, Stop, Callable[..., BruteForce], Callable[..., Callable[[Tokens], float]]]] = [
@@ -185,7 +185,7 @@ def test_a_trie_of_fixed_length_has_no_end_symbol() -> None:
     ("entries", "end_symbol", "message"),
     [
         ([], True, "^a trie without entries"),
-        ([(4,), (5, EOS)], True, "^entry 2 of a trie: token id 3; 4 to 7 are accepted$"),
+        ([(4,), (5, EOS)], True, "^entry 2 of a trie: token id 3; 0 to 7 are accepted, without end symbols"),
         ([(), (4, 9)], True, "^entry 2 of a trie: token id 9"),
         ([(4,), (4, 5)], False, "^a trie without the end symbol with entries of 1 to 2 tokens"),
         ([()], False, "^a trie without the end symbol with entries of 0 to 0"),

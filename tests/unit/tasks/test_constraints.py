@@ -1,5 +1,6 @@
 """Constraints of tasks of open length: entries, forbidden targets, and runs that decode without the list."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def outputs_of(task: Translation, *lines: str) -> set[tuple[int, ...]]:
 def test_entries_of_the_list_are_valid_outputs(tmp_path: Path) -> None:
     """`q` is unknown; `x y` stands twice; `z` is valid although no target."""
     task = Translation.fit(recipe_of(tmp_path, "x y\ny\ny x z\nx\nz\nx q\nx y\n"))
-    assert constraint_facts(task) == {"entries": 5, "unknown": 1}
+    assert constraint_facts(task) == {"entries": 5, "entries with unknown tokens left out": 1}
     assert task.valid.constraint is not None
     for output in outputs_of(task, "x y", "y", "y x z", "x", "z"):
         assert task.valid.constraint.accepts(output)
@@ -45,7 +46,7 @@ def test_entries_of_the_list_are_valid_outputs(tmp_path: Path) -> None:
 
 def test_training_targets_can_be_entries(tmp_path: Path) -> None:
     task = Translation.fit(recipe_of(tmp_path, "z\n", "task.constraint.training_targets=true"))
-    assert constraint_facts(task) == {"entries": 5, "unknown": 0}
+    assert constraint_facts(task) == {"entries": 5, "entries with unknown tokens left out": 0}
 
 
 def test_a_forbidden_target_is_an_error_with_file_and_line(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_run_reports_what_is_left_out_and_decodes_without_its_list(tmp_path: P
     recipe = recipe_of(tmp_path, "x y\ny\nx\nx q\n", "task.constraint.forbidden=leave_out")
     lines = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
     assert "left out of training: 1 forbidden by the constraint" in lines
-    assert "constraint: 3 entries, 1 unknown" in lines
+    assert "constraint: 3 entries, 1 entries with unknown tokens left out" in lines
     (tmp_path / "list.txt").unlink()
     run = load(tmp_path / "run", device="cpu")
     ((_, decoded),) = run.search(["a b a"], beam=4, n_best=4)
@@ -83,9 +84,51 @@ def test_a_run_reports_what_is_left_out_and_decodes_without_its_list(tmp_path: P
     ("override", "message"),
     [
         ("task.constraint.file=''", "task.constraint: a trie needs entries: file = "),
-        ("task.constraint.kind=try", 'task.constraint.kind = "try": must be one of none, trie'),
+        ("task.constraint.kind=try", 'task.constraint.kind = "try": must be one of none, trie, grammar'),
         ("task.constraint.forbidden=drop", 'task.constraint.forbidden = "drop": must be one of error, leave_out'),
     ],
 )
 def test_wrong_settings_of_a_constraint_are_one_line(tmp_path: Path, override: str, message: str) -> None:
     assert message in refusal(lambda: recipe_of(tmp_path, "x\n", override), error=ConfigError)
+
+
+GRAMMAR = 'start: "x" start? | "y" ("x" "z")?'
+
+
+def test_a_run_under_a_grammar_writes_its_outputs_only(tmp_path: Path) -> None:
+    """Any number of `x`, then perhaps `y` or `y x z`. The file is not needed to decode."""
+    recipe = recipe_of(tmp_path, GRAMMAR, "task.constraint.kind=grammar")
+    lines = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
+    assert any(line.startswith("constraint: ") and "states on the device" in line for line in lines)
+    (tmp_path / "list.txt").unlink()
+    run = load(tmp_path / "run", device="cpu")
+    ((_, decoded),) = run.search(["a b a"], beam=4, n_best=4)
+    texts = [run.task.text(run.task.item("a"), h.tokens) for h in decoded.hypotheses if h.finished]
+    assert texts and all(re.fullmatch("(x )*(x|y( x z)?)", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("notation", "text", "outputs"),
+    [
+        ("regex", "x( y)?|y( x z)?", {"x", "x y", "y", "y x z"}),
+        ("gbnf", 'root ::= ("x" " y"?) | ("y" (" x z")?)', {"x", "x y", "y", "y x z"}),
+        ("lark", 'start: start "z" | "x" "y"? | "y" "x"?', {"x", "x y", "y", "y x z", "x z z"}),
+    ],
+)
+def test_every_notation_makes_a_constraint(tmp_path: Path, notation: str, text: str, outputs: set[str]) -> None:
+    """The last one starts with itself: xgrammar's matchers take it."""
+    recipe = recipe_of(tmp_path, text + "\n", "task.constraint.kind=grammar", f"task.constraint.notation={notation}")
+    task = Translation.fit(recipe)
+    assert len(task.read("train").items) == 4
+    assert task.valid.constraint is not None
+    for output in outputs_of(task, *outputs):
+        assert task.valid.constraint.accepts(output)
+    for output in outputs_of(task, "z", "x x", "z y"):
+        assert not task.valid.constraint.accepts(output)
+    host = "on the host, and slow, because"
+    assert (constraint_facts(task).get(host) == "rule start starts with itself") == (notation == "lark")
+
+
+def test_a_wrong_grammar_names_its_file(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, 'start: "q"', "task.constraint.kind=grammar")
+    assert refusal(lambda: Translation.fit(recipe)).startswith(f"{tmp_path / 'list.txt'}: no output is valid")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from argbeam.data.vocabulary import EOS
 from argbeam.errors import DataError
 from argbeam.search.constraints.grammar import Grammar
 from argbeam.search.constraints.rule_automata import NotDeterministic, RuleAutomata, classes_of
@@ -55,7 +54,7 @@ def compile_grammar(grammar: Grammar) -> Automaton:
     moves = [rules.moves(state) for state in range(len(rules.edges))]
     rules.check_ends(moves)
     class_V = np.array([atom_classes.get(atoms[0], -2) + 2 if atoms else NEVER_TAKEN for atoms in grammar.atoms_of])
-    class_V[EOS] = END
+    class_V[list(grammar.ends)] = END
     return _tables(class_V, moves, rules.ends, rules.starts[grammar.start])
 
 
@@ -66,7 +65,7 @@ def _over_tokens(rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[in
     after_QA = np.full((states + 1, never + 1), dead)
     for state, edges in enumerate(rules.edges):
         for symbol, target in edges.items():
-            after_QA[state, symbol] = target
+            after_QA[state, int(symbol)] = target
     longest = max(map(len, grammar.atoms_of))
     after_QV = np.repeat(np.arange(states + 1)[:, None], len(grammar.atoms_of), 1)
     for place in range(longest):
@@ -81,9 +80,11 @@ def _over_tokens(rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[in
         raise DataError("no output is valid: the grammar derives nothing from the tokens of the vocabulary")
     after_QV[~live_Q[after_QV]] = dead
     columns_QC, class_V = np.unique(after_QV[:-1], axis=1, return_inverse=True)
-    moves = [{c: (int(to),) for c, to in enumerate(row) if to != dead} for row in columns_QC]
+    moves: list[dict[int, tuple[int, ...]]] = [
+        {c: (int(to),) for c, to in enumerate(row) if to != dead} for row in columns_QC
+    ]
     class_V = class_V.reshape(-1) + 2
-    class_V[EOS] = END
+    class_V[list(grammar.ends)] = END
     return _tables(class_V, moves, rules.ends, rules.starts[grammar.start])
 
 

@@ -74,7 +74,7 @@ def _reader() -> Any:
 
 
 def _node(tree: Any, alphabet: Alphabet) -> Node:
-    kind, children = getattr(tree, "data", getattr(tree, "type", "")), getattr(tree, "children", ())
+    kind, children = getattr(tree, "data", getattr(tree, "type", "")), list(getattr(tree, "children", []))
     match str(kind):
         case "choice":
             return Alternatives(tuple(_node(child, alphabet) for child in children))

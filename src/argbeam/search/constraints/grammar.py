@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from argbeam.data.vocabulary import SPECIALS, Vocabulary
+from argbeam.data.vocabulary import EOS, Vocabulary
 
 
 class Unit(Enum):
@@ -26,24 +26,25 @@ class Spelling:
     """How the tokens of a vocabulary spell an output. `texts[v]` is the text of token v, empty for special symbols.
 
     `spaced`: texts start with the space before a word, as in ` the`; that of the first token is not in the output.
-    `whole`: terminals of a grammar are whole tokens, and a text is split into them by `split`.
+    `whole`: terminals of a grammar are whole tokens, and a text is split into them by `split`. `ends` are end symbols.
     """
 
     texts: tuple[str, ...]
     spaced: bool
     whole: bool
     split: Callable[[str], Sequence[str]] = str.split
+    ends: tuple[int, ...] = (EOS,)
 
     @staticmethod
     def of(target: Vocabulary, unit: Unit, split: Callable[[str], Sequence[str]] = str.split) -> "Spelling":
         """The spelling of a vocabulary of words, characters or pieces."""
-        words = target.words[len(SPECIALS) :]
+        texts = [word if word in target else "" for word in target.words]
         if unit is Unit.WORD:
-            words = tuple(f" {word}" for word in words)
+            texts = [f" {text}" if text else "" for text in texts]
         elif unit is Unit.PIECE:
-            words = tuple(word.replace("\u2581", " ") for word in words)
-        texts = ("",) * len(SPECIALS) + words
-        return Spelling(texts, spaced=unit is not Unit.CHARACTER, whole=unit is Unit.WORD, split=split)
+            texts = [text.replace("\u2581", " ") for text in texts]
+        spaced, whole = unit is not Unit.CHARACTER, unit is Unit.WORD
+        return Spelling(tuple(texts), spaced, whole, split, target.specials.ends)
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,12 @@ EMPTY = Concatenation(())
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules over atoms; `atoms_of[v]` are the atoms of token v, none for tokens that no output holds."""
+    """Rules over atoms; `atoms_of[v]` are the atoms of token v, none for special symbols; `ends` end an output."""
 
     rules: Mapping[str, Node]
     start: str
     atoms_of: tuple[tuple[int, ...], ...]
+    ends: tuple[int, ...] = (EOS,)
 
 
 def references(node: Node) -> Iterator[str]:
@@ -127,12 +129,15 @@ class Alphabet:
     def grammar(self, rules: dict[str, Node], start: str) -> Grammar:
         texts = self.spelling.texts
         if self.whole:
-            return Grammar(rules, start, tuple((v,) if text else () for v, text in enumerate(texts)))
+            return Grammar(
+                rules, start, tuple((v,) if text else () for v, text in enumerate(texts)), self.spelling.ends
+            )
         if self.spelling.spaced:  # the space before the first token is not in the output; no token has none
             spaced = Concatenation((self.literal(" "), Reference(start)))
             nothing = (EMPTY,) if _nullable(rules, start) else ()
             rules, start = {**rules, " start": Alternatives((spaced, *nothing))}, " start"
-        return Grammar(rules, start, tuple(tuple(self.index[letter] for letter in text) for text in texts))
+        atoms_of = tuple(tuple(self.index[letter] for letter in text) for text in texts)
+        return Grammar(rules, start, atoms_of, self.spelling.ends)
 
 
 def _nullable(rules: Mapping[str, Node], start: str) -> bool:

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import EOS
 from argbeam.search.constraints.grammar import (
     Alternatives,
     AtomSet,
@@ -52,7 +51,7 @@ class Matchers:
         source = "\n".join([f"root ::= {names[grammar.start]}", *lines])
         # A token without a text would be a special one for xgrammar.
         spelled = [text or chr(_FIRST_LETTER - 1) for text in texts]
-        info = xgrammar.TokenizerInfo(spelled, vocab_size=len(texts), stop_token_ids=[EOS])
+        info = xgrammar.TokenizerInfo(spelled, vocab_size=len(texts), stop_token_ids=list(grammar.ends))
         compiled = xgrammar.GrammarCompiler(info).compile_grammar(xgrammar.Grammar.from_ebnf(source))
         return Matchers(compiled, len(texts))
 

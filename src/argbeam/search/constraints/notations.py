@@ -19,12 +19,12 @@ from argbeam.search.constraints.grammar import (
 )
 
 
-def regular_expression(pattern: str, spelling: Spelling, *, where: str = "pattern") -> Grammar:
+def regular_expression(text: str, spelling: Spelling, *, where: str = "pattern") -> Grammar:
     """The grammar of a regular expression over the output's text, in greenery's notation: no anchors, no lookaround."""
-    if pattern.startswith("^") or (pattern.endswith("$") and not pattern.endswith(r"\$")):
-        raise DataError(f"{where}: ^ or $ in {pattern!r}; the whole output is matched: leave them out, or write [$]")
+    if text.startswith("^") or (text.endswith("$") and not text.endswith(r"\$")):
+        raise DataError(f"{where}: ^ or $ in {text!r}; the whole output is matched: leave them out, or write [$]")
     alphabet = Alphabet(spelling, whole=False)
-    return alphabet.grammar({"start": _pattern_node(pattern, alphabet, where)}, "start")
+    return alphabet.grammar({"start": _pattern_node(text, alphabet, where)}, "start")
 
 
 def lark_grammar(text: str, spelling: Spelling, *, where: str = "grammar") -> Grammar:
@@ -65,7 +65,7 @@ class _LarkReader:
         self.terminals, self.alphabet, self.where = terminals, alphabet, where
 
     def node(self, tree: Any) -> Node:
-        kind, children = getattr(tree, "data", type(tree).__name__), getattr(tree, "children", ())
+        kind, children = getattr(tree, "data", type(tree).__name__), list(getattr(tree, "children", []))
         match kind:
             case "expansions":
                 return Alternatives(tuple(map(self.node, children)))
@@ -108,7 +108,7 @@ class _LarkReader:
         return self.alphabet.matching(pattern.fullmatch)
 
     def _python_pattern(self, tree: Any) -> str:
-        kind, children = getattr(tree, "data", type(tree).__name__), getattr(tree, "children", ())
+        kind, children = getattr(tree, "data", type(tree).__name__), list(getattr(tree, "children", []))
         match kind:
             case "expansions" | "maybe":
                 inner = "|".join(map(self._python_pattern, children))

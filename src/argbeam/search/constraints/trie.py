@@ -23,8 +23,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import EOS, PAD, SPECIALS
+from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import DataError
+from argbeam.search.successors import Listed
 
 NOWHERE, ROOT = 0, 1
 # Levels have a table while all tables together have at most so many entries, of 4 bytes each.
@@ -62,7 +63,13 @@ class Trie:
     _tables: dict[torch.device, TrieTables] = field(default_factory=dict, repr=False)
 
     @staticmethod
-    def of(entries: Iterable[Sequence[int]], *, vocabulary: int, end_symbol: bool = True) -> "Trie":
+    def of(
+        entries: Iterable[Sequence[int]],
+        *,
+        vocabulary: int,
+        end_symbol: bool = True,
+        specials: SpecialTokens = STANDARD,
+    ) -> "Trie":
         """The trie of entries, token ids without the end symbol, which `end_symbol` adds to each of them.
 
         Duplicates count once. An entry may be empty, or a prefix of another one.
@@ -71,12 +78,12 @@ class Trie:
         for entry in entries:
             tokens.extend(entry)
             if end_symbol:
-                tokens.append(EOS)
+                tokens.append(specials.eos)
             lengths.append(len(entry) + end_symbol)
         if not lengths:
             raise DataError("a trie without entries: no output would be valid; at least one entry is expected")
         flat_I, length_N = np.frombuffer(tokens, np.int32), np.frombuffer(lengths, np.int64)
-        _check_tokens(flat_I, length_N, vocabulary, end_symbol=end_symbol)
+        _check_tokens(flat_I, length_N, vocabulary, specials, end_symbol=end_symbol)
         first_X, token_E, entry_count = _edges(flat_I, length_N, vocabulary)
         return Trie(first_X, token_E, vocabulary, entry_count, end_symbol)
 
@@ -168,13 +175,11 @@ class TrieChoices:
             return self.tables.child_DV[ROOT : ROOT + 1] > NOWHERE
         if self.depth < self.tables.dense_levels:
             return self.tables.child_DV[self.node_N] > NOWHERE
-        listed_NW = self._successors()[1]
-        allowed_NV = torch.zeros(len(listed_NW), self.vocabulary, dtype=torch.bool, device=listed_NW.device)
-        allowed_NV.scatter_(1, listed_NW, True)
-        allowed_NV[:, PAD] = False
-        return allowed_NV
+        _, listed = self._successors()
+        count_NV = torch.zeros(len(self.node_N), self.vocabulary, dtype=torch.int32, device=self.node_N.device)
+        return count_NV.scatter_add_(1, listed.tokens_NW, listed.real_NW.to(torch.int32)) > 0
 
-    def listed(self) -> Int[Tensor, "N W"] | None:
+    def listed(self) -> Listed | None:
         if 2 * self.tables.width(self.depth) > self.vocabulary:
             return None
         return self._successors()[1]
@@ -183,22 +188,22 @@ class TrieChoices:
         if self.depth < self.tables.dense_levels:
             node_N = self.tables.child_DV[self.node_N, tokens_N].long()
         else:
-            edges_NW, listed_NW = self._successors()
-            taken_NW = (listed_NW == tokens_N[:, None]) & (tokens_N != PAD)[:, None]
+            edges_NW, listed = self._successors()
+            taken_NW = listed.real_NW & (listed.tokens_NW == tokens_N[:, None])
             node_N = torch.where(taken_NW, edges_NW + 2, NOWHERE).amax(1)
         return replace(self, node_N=node_N, depth=self.depth + 1)
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "TrieChoices":
         return replace(self, node_N=self.node_N.index_select(0, rows_N))
 
-    def _successors(self) -> tuple[Int[Tensor, "N W"], Int[Tensor, "N W"]]:
-        """The edges of each prefix's node and their tokens, PAD behind them."""
+    def _successors(self) -> tuple[Int[Tensor, "N W"], Listed]:
+        """The edges of each prefix's node, and their tokens."""
         tables = self.tables
         place_W = torch.arange(tables.width(self.depth), device=self.node_N.device)
         edges_NW = tables.first_X[self.node_N].long()[:, None] + place_W
         real_NW = edges_NW < tables.first_X[self.node_N + 1][:, None]
         tokens_NW = tables.token_E[edges_NW.clamp(max=len(tables.token_E) - 1)].long()
-        return edges_NW, tokens_NW.masked_fill(~real_NW, PAD)
+        return edges_NW, Listed(tokens_NW, real_NW)
 
 
 def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntArray, IntArray, int]:
@@ -220,16 +225,20 @@ def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntAr
     return first_X, np.concatenate(tokens), len(np.unique(node_N))
 
 
-def _check_tokens(flat_I: IntArray, length_N: IntArray, vocabulary: int, *, end_symbol: bool) -> None:
+def _check_tokens(
+    flat_I: IntArray, length_N: IntArray, vocabulary: int, specials: SpecialTokens, *, end_symbol: bool
+) -> None:
     """Raise a DataError for an entry that no output could equal."""
-    wrong_I = (flat_I < len(SPECIALS)) | (flat_I >= vocabulary)
+    never = [token for token in (specials.unk, *specials.ends, *specials.unwritten) if token is not None]
+    wrong_I = (flat_I < 0) | (flat_I >= vocabulary) | np.isin(flat_I, never)
     if end_symbol:
         wrong_I[np.cumsum(length_N) - 1] = False
     if wrong_I.any():
         place = int(wrong_I.argmax())
         entry = int(np.searchsorted(np.cumsum(length_N), place, side="right"))
         raise DataError(
-            f"entry {entry + 1} of a trie: token id {flat_I[place]}; {len(SPECIALS)} to {vocabulary - 1} are accepted"
+            f"entry {entry + 1} of a trie: token id {flat_I[place]}; 0 to {vocabulary - 1} are accepted, "
+            "without end symbols, unknown and unwritten tokens"
         )
     if (not end_symbol and len(np.unique(length_N)) > 1) or not length_N.max():
         raise DataError(
