@@ -94,7 +94,8 @@ def trained(recipe: str, folder: str, stop_at: int = 0) -> None:
         weights: dict[str, torch.Tensor] = {}
         for event in train(recipe_from_json(recipe), Path(folder), group=group):
             if isinstance(event, Saved):
-                weights = {name: value for name, value in event.tensors.items() if name.startswith("model.")}
+                # Clones: tied weights are one tensor by two names.
+                weights = {name: value.clone() for name, value in event.tensors.items() if name.startswith("model.")}
         safetensors.torch.save_file(weights, Path(folder).parent / f"weights.{group.rank}")
 
 
@@ -131,9 +132,12 @@ def test_several_processes_train_the_model_of_one(size: int, whole: tuple[Recipe
     assert read_records(tmp_path / "run" / "records.jsonl")[0]["processes"] == size
 
 
-@pytest.mark.parametrize("task", ["parsing", "translation"])
-def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, tmp_path: Path) -> None:
-    """Twelve generated sentences in batches of five, one epoch of each stage."""
+TRANSFORMER = 'model={kind="transformer",layers=1,hidden=8,heads=2,feed_forward=12,dropout=0.2}'
+
+
+@pytest.mark.parametrize(("task", "model"), [("parsing", ()), ("translation", (TRANSFORMER,))])
+def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, model: tuple[str, ...], tmp_path: Path) -> None:
+    """An LSTM and a Transformer. Twelve generated sentences in batches of five, one epoch of each stage."""
     losses = {"pretrain": PRETRAIN["loss"], "bso": BSO["loss"], "mixer": {"kind": "mixer"}, "mrt": {"kind": "mrt"}}
     stages = {name: {**PRETRAIN, "loss": loss, "epochs": 1, "optimizer": OPTIMIZER} for name, loss in losses.items()}
     # A large eps: from nothing, Adam takes a gradient of 1e-17 for a large one too.
@@ -142,7 +146,7 @@ def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, tmp_path
         "optimizer": {**ADAMW, "eps": 0.01},
         "batch": {"tokens": 20, "accumulate": 2},
     }
-    recipe = small_recipe("batch.size=5", "decode.batch=2", task=task, stages=stages)
+    recipe = small_recipe("batch.size=5", "decode.batch=2", *model, task=task, stages=stages)
     in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
     finish_in_float64(recipe, tmp_path / "alone")
     assert differences(tmp_path / "run", tmp_path / "alone") == []
