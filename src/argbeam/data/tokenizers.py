@@ -1,6 +1,7 @@
 """From a line of text to tokens and back."""
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol, final
 
@@ -43,6 +44,46 @@ class Whitespace:
     def detokenize(self, tokens: Sequence[str]) -> str:
         """Join with spaces."""
         return " ".join(tokens)
+
+
+@final
+class Characters:
+    """One token a character; U+2581 stands for a space, of which runs count once."""
+
+    def __init__(self, *, lower: bool = False) -> None:
+        self.lower = lower
+
+    def tokenize(self, line: str) -> list[str]:
+        """Cut up."""
+        return list(" ".join((line.lower() if self.lower else line).split()).replace(" ", _SPACE))
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """Join; symbols of the vocabulary that are no character (`<unk>`) stay as they are."""
+        return "".join(tokens).replace(_SPACE, " ")
+
+
+_SPACE = "\u2581"
+
+
+@final
+class Smiles:
+    """Atoms, bonds, brackets and digits of molecules in SMILES, with the usual pattern (Schwaller et al. 2018)."""
+
+    def tokenize(self, line: str) -> list[str]:
+        """Cut up; what is not SMILES is a DataError."""
+        text = "".join(line.split())
+        tokens = _SMILES.findall(text)
+        if "".join(tokens) != text:
+            known = next(i for i in range(len(text)) if not "".join(tokens).startswith(text[: i + 1]))
+            raise DataError(f"{text[known]!r} at character {known + 1} of {text[:80]!r} is not SMILES")
+        return tokens
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """Join."""
+        return "".join(tokens)
+
+
+_SMILES = re.compile(r"\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[().=#\-+\\/:~@?>*$]|%[0-9]{2}|[0-9]")
 
 
 @final

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ from argbeam.search.score_rules import NEVER, ScoreRule, with_power
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.settings import Decode
-from argbeam.tasks.contract import Item, Score, Task
+from argbeam.tasks.contract import Item, Score, ScoresLists, Task
 
 # Sentences that are sorted by length together: the bound of memory, whatever the input's length.
 _WINDOW = 8192
@@ -131,7 +131,7 @@ class BatchDecoder:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A split decoded and scored: `score` of the split, `scores` of the outputs.
+    """A split decoded and scored: `score` of the split, `scores` of the outputs, `lists` where the metric reads them.
 
     `unfinished` counts outputs cut off at the length limit, `dead` those without a valid successor.
     """
@@ -141,21 +141,26 @@ class Evaluation:
     scores: list[float]
     unfinished: int
     dead: int
+    lists: list[list[tuple[int, ...]]] = field(default_factory=list)
 
 
 def evaluate(
     decoder: BatchDecoder, items: Sequence[Item], *, beam: int, done: Callable[[int], None] = lambda count: None
 ) -> Evaluation:
     """Decode items and score them with the task's metric; `done` as in `BatchDecoder.decode`."""
-    decoded = list(decoder.decode(items, beam=beam, done=done))
+    task = decoder.task
+    n_best = min(beam, task.n_best) if isinstance(task, ScoresLists) else 1
+    decoded = list(decoder.decode(items, beam=beam, n_best=n_best, done=done))
     best = [d.hypotheses[0] if d.hypotheses else Hypothesis((), -math.inf, False) for d in decoded]
     outputs = [hypothesis.tokens for hypothesis in best]
+    lists = [[h.tokens for h in d.hypotheses] for d in decoded] if isinstance(task, ScoresLists) else []
     return Evaluation(
-        score=decoder.task.score(items, outputs),
+        score=task.score_lists(items, lists) if isinstance(task, ScoresLists) else task.score(items, outputs),
         outputs=outputs,
         scores=[hypothesis.score for hypothesis in best],
         unfinished=sum(not h.finished and not d.dead for h, d in zip(best, decoded, strict=True)),
         dead=sum(d.dead for d in decoded),
+        lists=lists,
     )
 
 

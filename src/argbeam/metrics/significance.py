@@ -1,6 +1,6 @@
 """Paired bootstrap tests of a difference between two systems, two-tailed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from argbeam.errors import DataError
 from argbeam.metrics.attachment import AttachmentCounts, attachment_signature
-from argbeam.metrics.bleu import bleu_tokenizer, check_pairs, make_bleu
+from argbeam.metrics.bleu import bleu_tokenizer, check_pairs
+from argbeam.metrics.outputs import Outputs, Statistics, make_metric
 
 _SAMPLES, _SEED = 1000, 12345
 _TEST = f"bs:{_SAMPLES}|seed:{_SEED}|tails:2"
@@ -45,16 +46,23 @@ def compare_bleu(
     """
     check_pairs(system, references)
     check_pairs(baseline, references)
-    bleu = make_bleu(bleu_tokenizer(metric))
-    statistics = [np.array(bleu._extract_corpus_statistics(one, [references])) for one in (system, baseline)]
+    bleu = make_metric("bleu", tokenize=bleu_tokenizer(metric))
+    sides = [[Outputs([text], gold) for text, gold in zip(one, references, strict=True)] for one in (system, baseline)]
+    return {"bleu": _compared(bleu.score, bleu.rows(sides[0]), bleu.rows(sides[1]), bleu.signature)}
 
-    def score(sums: _Counts) -> float:
-        return float(bleu._compute_score_from_stats(sums.tolist()).score)
 
-    counts_MN = _resampled(len(references))
-    scores_M = [np.array([score(sums) for sums in counts_MN @ one_NS]) for one_NS in statistics]
-    scores = [score(one_NS.sum(0)) for one_NS in statistics]
-    return {"bleu": _test(scores, scores_M, f"{bleu.get_signature()}|{_TEST}")}
+def compare_statistics(
+    system: Mapping[str, Statistics], baseline: Mapping[str, Statistics], *, metric: str
+) -> dict[str, PairedBootstrap]:
+    """Test a difference in each score as `compare_bleu` does, from statistics by metric and sentence.
+
+    `metric` is the signature of the scores.
+    """
+    sizes = [{name: len(rows_NS) for name, rows_NS in side.items()} for side in (system, baseline)]
+    if sizes[0] != sizes[1]:
+        raise DataError("paired tests: the two systems were scored on other sentences; the same ones are needed")
+    scores = {name: make_metric(name).score for name in system}
+    return {name: _compared(scores[name], rows_NS, baseline[name], metric) for name, rows_NS in system.items()}
 
 
 def compare_attachment(
@@ -83,6 +91,14 @@ def compare_attachment(
         scores_M = [100 * (counts_MN @ one_N) / words_M for one_N in correct_2N]
         tests[name] = _test(scores, scores_M, f"{name}|{signature}")
     return tests
+
+
+def _compared(
+    score: Callable[[Statistics], float], system_NS: Statistics, baseline_NS: Statistics, signature: str
+) -> PairedBootstrap:
+    sides, counts_MN = (system_NS, baseline_NS), _resampled(len(baseline_NS))
+    scores_M = [np.array([score(sums_S) for sums_S in counts_MN @ one_NS]) for one_NS in sides]
+    return _test([score(one_NS.sum(0)) for one_NS in sides], scores_M, f"{signature}|{_TEST}")
 
 
 def _resampled(sentences: int) -> _Counts:

@@ -16,7 +16,7 @@ from argbeam.data.readers.text import COMPRESSIONS, unpacked
 from argbeam.errors import DataError
 from argbeam.files import check_there, reading, writing
 from argbeam.runs.layout import STORE
-from argbeam.settings import IwsltData, Recipe
+from argbeam.settings import InteractionData, IwsltData, Recipe
 from argbeam.tasks import TASKS
 from argbeam.tasks.constraints import constraint_file
 from argbeam.tasks.contract import Task
@@ -117,7 +117,9 @@ def data_digests(recipe: Recipe, splits: Sequence[str] = ("train", "dev")) -> di
     if isinstance(recipe.data, IwsltData):  # its files have names of their own, and it is small
         pairs = {split: [(p.source, p.target) for p in stream_pairs(recipe.data, split)] for split in splits}
         return {f"data.{split} .": hashlib.sha256(json.dumps(p).encode()).hexdigest() for split, p in pairs.items()}
-    keys, root = tuple(f"data.{split}" for split in splits), _root(recipe)
+    # Sequences of items are cut into splits by the task: every split is made of every file.
+    keys = ("data.",) if isinstance(recipe.data, InteractionData) else tuple(f"data.{split}" for split in splits)
+    root = _root(recipe)
     files = [(key, path) for key, path in named_files(recipe.data) if key.startswith(keys) and path.is_file()]
     files += [(key, path) for key, path in _constraint_files(recipe) if path.is_file()]
     names = [path.relative_to(root) if path.is_relative_to(root) else path for _, path in files]

@@ -10,13 +10,14 @@ from typing import Any
 from argbeam.decoding.batch_decoder import Evaluation, evaluate
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, check_there, write_atomic, writing
-from argbeam.metrics.significance import compare_attachment, compare_bleu, p_text
+from argbeam.metrics.outputs import Statistics
+from argbeam.metrics.significance import compare_attachment, compare_bleu, compare_statistics, p_text
 from argbeam.reports.progress import counting
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
 from argbeam.tasks import Parsing
-from argbeam.tasks.contract import Item
+from argbeam.tasks.contract import Item, ScoresLists, Task
 from argbeam.tasks.sources import named_files
 
 _SAVES = "evaluate saves its results there; --no-keep writes nothing"
@@ -87,13 +88,17 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
         )
     if [_reference(item) for item in ours.items] != [_reference(item) for item in theirs.items]:
         raise DataError(f"{run.path} and {other.path}: scored on other sentences; the same ones are needed")
-    if isinstance(run.task, Parsing) and isinstance(other.task, Parsing):
+    metric = ours.record["metric"]
+    statistics = [statistics_of(one.task, found) for one, found in ((run, ours), (other, theirs))]
+    if statistics[0]:
+        tests = compare_statistics(statistics[0], statistics[1], metric=metric)
+    elif isinstance(run.task, Parsing) and isinstance(other.task, Parsing):
         counts = run.task.counts(ours.items, ours.evaluation.outputs)
         others = other.task.counts(theirs.items, theirs.evaluation.outputs)
         tests = compare_attachment(counts, others, punctuation=run.task.punctuation)
     else:
         references = [item.reference for item in ours.items]
-        tests = compare_bleu(ours.texts, theirs.texts, references, metric=ours.record["metric"])
+        tests = compare_bleu(ours.texts, theirs.texts, references, metric=metric)
     return {
         "run": str(other.path),
         "system": theirs.record["system"],
@@ -101,6 +106,11 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
         "p_values": {name: test.p_value for name, test in tests.items()},
         "tests": {name: test.signature for name, test in tests.items()},
     }
+
+
+def statistics_of(task: Task, scored: Scored) -> dict[str, Statistics]:
+    """Statistics of every sentence by metric; none in tasks that are scored by text or by trees."""
+    return dict(task.statistics(scored.items, scored.evaluation.lists)) if isinstance(task, ScoresLists) else {}
 
 
 def show_scores(results: Sequence[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """Settings of tasks and of the corpora they learn from."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -45,7 +46,44 @@ class TranslationTask(Settings):
     constraint: Constraint = Field(default=NoConstraint(), description="valid outputs")
 
 
-Task = Annotated[WordOrderingTask | ParsingTask | TranslationTask, Field(discriminator="kind")]
+def _metric(name: str) -> str:
+    if name not in METRICS and not re.fullmatch(r"(top|hit|ndcg)[1-9][0-9]{0,3}", name):
+        raise ValueError(f"must be one of {', '.join(METRICS)}, or top, hit or ndcg with a rank, as in top5")
+    return name
+
+
+METRICS = ("exact", "unseen", "regex", "token_error_rate", "bleu", "chrf")
+Metrics = Annotated[list[Annotated[str, AfterValidator(_metric)]], Field(min_length=1)]
+Units = Literal["words", "characters", "pieces", "smiles"]
+
+
+class Text2TextTask(Settings):
+    """Write one text for another, in units of choice; the output's length is open."""
+
+    kind: Literal["text2text"] = "text2text"
+    source: Units = Field(default="words", description="tokens of the source: words, characters, pieces, of SMILES")
+    target: Units = Field(default="words", description="tokens of the target, likewise")
+    metrics: Metrics = Field(
+        default=["exact"],
+        description="scores, the first chooses epochs: exact, unseen (exact, sources not in training), topK (in the K "
+        "best), token_error_rate, bleu, chrf, regex (the same strings match)",
+    )
+    constraint: Constraint = Field(default=NoConstraint(), description="valid outputs")
+
+
+class RecommendationTask(Settings):
+    """Name the next item of a sequence by its codes."""
+
+    kind: Literal["recommendation"] = "recommendation"
+    history: int = Field(default=20, ge=1, le=10**6, description="items of the source, the latest ones")
+    metrics: Metrics = Field(
+        default=["ndcg10", "hit10"], description="scores of the items on the beam, the first chooses epochs"
+    )
+
+
+Task = Annotated[
+    WordOrderingTask | ParsingTask | TranslationTask | Text2TextTask | RecommendationTask, Field(discriminator="kind")
+]
 
 
 class GeneratedData(Settings):
@@ -128,6 +166,16 @@ class IwsltData(Settings):
     root: FilePath = Field(default=".", description="folder of the distribution's files, or its parent folder")
 
 
+class InteractionData(Settings):
+    """Sequences of items, and the items' codes. The last item of a sequence is test's, the one before it dev's."""
+
+    kind: Literal["interactions"] = "interactions"
+    root: Root = "."
+    sequences: Files = Field(description="files of sequences, one a line, oldest item first, separated by spaces")
+    items: Files = Field(description="tab-separated files of items: name, and codes separated by spaces")
+
+
 Data = Annotated[
-    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData | IwsltData, Field(discriminator="kind")
+    GeneratedData | TextData | ConlluData | ConllxData | ParallelData | TsvData | IwsltData | InteractionData,
+    Field(discriminator="kind"),
 ]

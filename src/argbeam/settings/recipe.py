@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
 
 from argbeam.settings.constraints import NoConstraint
-from argbeam.settings.data import Data, Task
+from argbeam.settings.data import Data, Task, Text2TextTask
 from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, MrtLoss, SearchLoss
 from argbeam.settings.models import LstmLmModel, LstmModel, Model
 from argbeam.settings.stages import Batching, Stage
@@ -25,7 +25,7 @@ class Text(Settings):
     tokenizer: Literal["whitespace", "moses"] = Field(default="whitespace", description="tokenizer of the lines")
     source_language: str = Field(default="de", description="language of the source side, for the tokenizer")
     target_language: str = Field(default="en", description="language of the target side, for the tokenizer")
-    subwords: int = Field(default=0, ge=0, description="SentencePiece vocabulary size, for translation; 0: whole words")
+    subwords: int = Field(default=0, ge=0, description="SentencePiece vocabulary size; 0: no pieces")
     max_vocabulary: int = Field(default=0, ge=0, description="keep this many of the most frequent words; 0: all")
 
     @model_validator(mode="after")
@@ -108,6 +108,8 @@ DATA_OF_TASK = {
     "word_ordering": ("generated", "text", "conllu", "conllx"),
     "parsing": ("generated", "conllu", "conllx"),
     "translation": ("generated", "parallel", "tsv", "iwslt14"),
+    "text2text": ("generated", "parallel", "tsv"),
+    "recommendation": ("generated", "interactions"),
 }
 
 # Score rule of BSO by the kind of model, where the recipe names none; of other kinds the paper's. A recurrent state
@@ -131,6 +133,14 @@ class Recipe(Settings):
     runtime: Runtime = Runtime()
 
     @property
+    def units(self) -> tuple[str, ...]:
+        """Tokens of the source and of the target, in tasks that turn text into text."""
+        if isinstance(self.task, Text2TextTask):
+            return self.task.source, self.task.target
+        unit = "pieces" if self.text.subwords else "words"
+        return (unit, unit) if self.task.kind == "translation" else ()
+
+    @property
     def ordered_source(self) -> bool:
         """Whether the order of a source means something; in word ordering it is a bag of words."""
         return self.task.kind != "word_ordering"
@@ -150,15 +160,20 @@ class Recipe(Settings):
         task, accepted = self.task.kind, DATA_OF_TASK[self.task.kind]
         if self.data.kind not in accepted:
             raise ValueError(f'data.kind = "{self.data.kind}": not for {task}; one of {", ".join(accepted)}')
-        if self.text.subwords and task != "translation":
-            raise ValueError(f"text.subwords = {self.text.subwords}: only for translation; 0 for {task}")
-        if self.text.tokenizer == "moses" and (task != "translation" or self.text.subwords):
+        if bool(self.text.subwords) != ("pieces" in self.units) and task == "text2text":
+            raise ValueError(
+                f'text.subwords = {self.text.subwords}: it is the size of "pieces", which task.source and '
+                "task.target name; 0 without them"
+            )
+        if self.text.subwords and "pieces" not in self.units:
+            raise ValueError(f"text.subwords = {self.text.subwords}: only for translation and text2text; 0 for {task}")
+        if self.text.tokenizer == "moses" and "words" not in self.units:
             used = "SentencePiece reads raw text" if self.text.subwords else f"{task} reads tokenised text"
             raise ValueError(f'text.tokenizer = "moses": {used}; must be "whitespace"')
-        if isinstance(self.model, LstmLmModel) and task == "translation":
+        if isinstance(self.model, LstmLmModel) and task not in ("word_ordering", "parsing"):
             raise ValueError(
                 'model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
-                "not for translation"
+                f"not for {task}"
             )
         for name, stage in self.stages.items():
             free = isinstance(getattr(self.task, "constraint", None), NoConstraint)

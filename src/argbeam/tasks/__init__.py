@@ -7,13 +7,16 @@ and no search beyond its valid successors.
 
 from argbeam.tasks.contract import Item, Score, SplitItems, Task
 from argbeam.tasks.parsing import Parsing
+from argbeam.tasks.recommendation import Recommendation
 from argbeam.tasks.translation import Translation
 from argbeam.tasks.word_ordering import WordOrdering
 
-TASKS: dict[str, type[WordOrdering] | type[Parsing] | type[Translation]] = {
+TASKS: dict[str, type[WordOrdering] | type[Parsing] | type[Translation] | type[Recommendation]] = {
     "word_ordering": WordOrdering,
     "parsing": Parsing,
     "translation": Translation,
+    "text2text": Translation,
+    "recommendation": Recommendation,
 }
 
-__all__ = ["TASKS", "Item", "Parsing", "Score", "SplitItems", "Task", "Translation", "WordOrdering"]
+__all__ = ["TASKS", "Item", "Parsing", "Recommendation", "Score", "SplitItems", "Task", "Translation", "WordOrdering"]

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.conll import Tree
 from argbeam.data.vocabulary import Vocabulary
+from argbeam.metrics.outputs import Metric, Statistics, signature_of
 from argbeam.search.successors import Successors
 
 
@@ -92,6 +93,28 @@ class Task(Protocol):
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
         """The task's own metric."""
+
+
+@runtime_checkable
+class ScoresLists(Protocol):
+    """Optional: a task whose metrics read the list of the best outputs of an item."""
+
+    @property
+    def n_best(self) -> int:
+        """Outputs of an item that the metrics read."""
+
+    def statistics(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> Mapping[str, Statistics]:
+        """Statistics of every item by metric, for tests of significance; none: the metric is BLEU of the text."""
+
+    def score_lists(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> Score:
+        """The task's own metrics; each item has its outputs, best first."""
+
+
+def score_of(metrics: Sequence[Metric], statistics: Mapping[str, Statistics], about: str) -> Score:
+    """The score of a split by its statistics; the first metric chooses epochs."""
+    sums = {metric.name: statistics[metric.name].sum(0) for metric in metrics}
+    parts = {metric.name: metric.score(sums[metric.name]) for metric in metrics}
+    return Score(metrics[0].value(sums[metrics[0].name]), parts, signature_of(metrics, about))
 
 
 def read_all(task: Task, split: str) -> SplitItems:

@@ -1,11 +1,13 @@
 """Sentences, trees and sentence pairs of a split, one by one, for every kind of data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from argbeam.data.generated import corpus
+from argbeam.data.generated.interactions import generated_items, generated_sequences
 from argbeam.data.readers.conll import Flavour, Tree, read_conll
+from argbeam.data.readers.interactions import Codes, ItemSequence, read_items, read_sequences
 from argbeam.data.readers.text import TextPair, read_parallel, read_text, read_tsv
 from argbeam.errors import DataError
 from argbeam.settings import data as settings
@@ -13,6 +15,7 @@ from argbeam.tasks.iwslt import prepared
 
 TreeData = settings.GeneratedData | settings.ConlluData | settings.ConllxData
 SentenceData = TreeData | settings.TextData
+InteractionSource = settings.GeneratedData | settings.InteractionData
 PairData = settings.GeneratedData | settings.ParallelData | settings.TsvData | settings.IwsltData
 
 
@@ -44,6 +47,20 @@ def stream_pairs(data: PairData, split: str) -> Iterator[TextPair]:
     return read_parallel(_files(data, f"{split}_source"), _files(data, f"{split}_target"))
 
 
+def read_item_codes(data: InteractionSource) -> dict[str, Codes]:
+    """The codes of each item."""
+    if isinstance(data, settings.GeneratedData):
+        return generated_items(seed=data.seed, types=data.types)
+    return read_items(_files(data, "items"))
+
+
+def stream_sequences(data: InteractionSource, items: Mapping[str, Codes]) -> Iterator[ItemSequence]:
+    """The sequences of items that all splits are made of."""
+    if isinstance(data, settings.GeneratedData):
+        return map(ItemSequence, generated_sequences(seed=data.seed, types=data.types, users=data.train))
+    return read_sequences(_files(data, "sequences"), items)
+
+
 def named_files(data: settings.Data) -> list[tuple[str, Path]]:
     """Every file that a data table names, with its key."""
     if isinstance(data, settings.GeneratedData):
@@ -52,7 +69,7 @@ def named_files(data: settings.Data) -> list[tuple[str, Path]]:
     return [(f"data.{key}", Path(data.root) / name) for key, names in lists.items() for name in names]
 
 
-def _files(data: settings.FileData | settings.ParallelData, key: str) -> list[Path]:
+def _files(data: settings.FileData | settings.ParallelData | settings.InteractionData, key: str) -> list[Path]:
     names: Sequence[str] = getattr(data, key)
     if not names:
         raise DataError(f"the recipe names no {key} files; data.{key} takes a list of paths")

@@ -1,4 +1,4 @@
-"""Translation: outputs of open length; gold sequences end in the end symbol."""
+"""Translation and other tasks from text to text: outputs of open length; gold sequences end in the end symbol."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,33 +6,45 @@ from dataclasses import dataclass, replace
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.text import TextPair
-from argbeam.data.tokenizers import Moses, SentencePiece, Tokenizer, Whitespace
+from argbeam.data.tokenizers import Characters, Moses, SentencePiece, Smiles, Tokenizer, Whitespace
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
+from argbeam.errors import DataError
 from argbeam.metrics.bleu import corpus_bleu
+from argbeam.metrics.outputs import Metric, Outputs, Statistics, make_metric
 from argbeam.search.constraints.grammar import Unit
 from argbeam.search.successors import Successors, Unconstrained
-from argbeam.settings import Decode, Recipe, Text
+from argbeam.settings import Decode, Recipe, Text, Text2TextTask
 from argbeam.tasks.constraints import ANY_OUTPUT, TargetSide, ValidOutputs, make_constraint
-from argbeam.tasks.contract import Item, Score, read_all
+from argbeam.tasks.contract import Item, Score, read_all, score_of
 from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
 # Files of the source and of the target side.
 _VOCABULARY_FILES = ("source.vocabulary.json", "target.vocabulary.json")
 _PIECES_FILES = ("source.pieces.model", "target.pieces.model")
+_SEEN_FILE = "seen_sources.txt"
+# How tokens spell an output; those of SMILES stand without spaces, as characters do.
+_SPELT = {"words": Unit.WORD, "pieces": Unit.PIECE, "characters": Unit.CHARACTER, "smiles": Unit.CHARACTER}
 _Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A vocabulary per side. Tokenised text is scored as it is, raw text detokenised, by sacreBLEU's own tokenizer."""
+    """A vocabulary per side. Tokenised text is scored as it is, raw text detokenised, by sacreBLEU's own tokenizer.
+
+    `unit` names the target's tokens. `metrics` are those of `text2text`; without any the score is BLEU. `seen` are the
+    sources of the training data, where a metric asks for them.
+    """
 
     data: PairData
     settings: Text
     decode: Decode
     tokenizers: _Tokenizers
+    unit: str
     source: Vocabulary
     target: Vocabulary
+    metrics: tuple[Metric, ...] = ()
+    seen: frozenset[str] = frozenset()
     valid: ValidOutputs = ANY_OUTPUT
     open_length = True
     read = read_all
@@ -41,27 +53,35 @@ class Translation:
     def fit(recipe: Recipe) -> "Translation":
         assert isinstance(recipe.data, PairData)
         text, empty = recipe.text, Vocabulary(SPECIALS)
-        tokenizers = _learn_subwords(recipe.data, text) if text.subwords else _word_tokenizers(text)
-        task = Translation(recipe.data, text, recipe.decode, tokenizers, empty, empty)
-        sources, targets = Counter[str](), Counter[str]()
+        source, target = (_learnt_tokenizer(recipe, side) for side in (0, 1))
+        task = _task(recipe, (source, target), empty, empty)
+        sources, targets, seen = Counter[str](), Counter[str](), set[str]()
         for item in task.stream("train", Counter()):
             sources.update(item.source)
             targets.update(item.target)
-        source, target = (build_vocabulary(counts, text) for counts in (sources, targets))
-        return replace(task, source=source, target=target)._constrained(recipe, {})
+            if task.knows_sources:
+                seen.add(" ".join(item.source))
+        vocabularies = [build_vocabulary(counts, text) for counts in (sources, targets)]
+        task = replace(task, source=vocabularies[0], target=vocabularies[1], seen=frozenset(seen))
+        return task._constrained(recipe, {})
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
-        assert isinstance(recipe.data, PairData)
-        text = recipe.text
-        if text.subwords:
-            source, target = (SentencePiece(assets[name], lower=text.lowercase) for name in _PIECES_FILES)
-            tokenizers: _Tokenizers = (source, target)
-        else:
-            tokenizers = _word_tokenizers(text)
-        sides = [load_vocabulary(assets, name) for name in _VOCABULARY_FILES]
-        task = Translation(recipe.data, text, recipe.decode, tokenizers, source=sides[0], target=sides[1])
+        source, target = (_loaded_tokenizer(recipe, side, assets) for side in (0, 1))
+        vocabularies = [load_vocabulary(assets, name) for name in _VOCABULARY_FILES]
+        task = _task(recipe, (source, target), *vocabularies)
+        if task.knows_sources:
+            task = replace(task, seen=frozenset(assets[_SEEN_FILE].decode().splitlines()))
         return task._constrained(recipe, assets)
+
+    @property
+    def n_best(self) -> int:
+        return max((metric.rank for metric in self.metrics), default=1)
+
+    @property
+    def knows_sources(self) -> bool:
+        """Whether a metric asks which sources training had."""
+        return any(metric.name == "unseen" for metric in self.metrics)
 
     @property
     def constraint(self) -> Successors:
@@ -78,6 +98,8 @@ class Translation:
         for name, tokenizer in zip(_PIECES_FILES, self.tokenizers, strict=True):
             if isinstance(tokenizer, SentencePiece):
                 files[name] = tokenizer.model
+        if self.knows_sources:
+            files[_SEEN_FILE] = "\n".join(sorted(self.seen)).encode()
         return files | self.valid.assets
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
@@ -106,20 +128,40 @@ class Translation:
         return self.tokenizers[1].detokenize(words)
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
-        lines = [self.text(item, output) for item, output in zip(items, outputs, strict=True)]
-        tokenize = "none" if self._tokenised else "13a"
-        bleu = corpus_bleu(lines, [item.reference for item in items], tokenize=tokenize)
+        return self.score_lists(items, [[output] for output in outputs])
+
+    def score_lists(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> Score:
+        if self.metrics:
+            return score_of(self.metrics, self.statistics(items, lists), f"target:{self.unit}")
+        best = [outputs[0] if outputs else () for outputs in lists]
+        lines = [self.text(item, output) for item, output in zip(items, best, strict=True)]
+        bleu = corpus_bleu(lines, [item.reference for item in items], tokenize=self._bleu_tokenizer)
         return Score(bleu.score, {"bleu": bleu.score, "length": bleu.length_ratio}, bleu.signature)
 
-    @property
-    def _tokenised(self) -> bool:
-        return self.settings.tokenizer == "whitespace" and not self.settings.subwords
+    def statistics(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> dict[str, Statistics]:
+        outputs = [
+            Outputs([self.text(item, tokens) for tokens in found], item.reference, " ".join(item.source) in self.seen)
+            for item, found in zip(items, lists, strict=True)
+        ]
+        return {metric.name: metric.rows(outputs) for metric in self.metrics}
 
     def _pair(self, pair: TextPair) -> Item:
-        target = self.tokenizers[1].tokenize(pair.target)
-        reference = " ".join(target) if self._tokenised else pair.target
-        target_symbols = symbols(target, self.settings)
-        return replace(self.item(pair.source), target=target_symbols, reference=reference, where=pair.where)
+        try:
+            target = self.tokenizers[1].tokenize(pair.target)
+            item = self.item(pair.source)
+        except DataError as error:
+            raise DataError(f"{pair.where}: {error}") from None
+        reference = self.tokenizers[1].detokenize(target) if self._normalises else pair.target
+        return replace(item, target=symbols(target, self.settings), reference=reference, where=pair.where)
+
+    @property
+    def _normalises(self) -> bool:
+        """Whether references are compared as tokens: pieces and Moses would change the text."""
+        return self.unit != "pieces" and (self.unit != "words" or self.settings.tokenizer == "whitespace")
+
+    @property
+    def _bleu_tokenizer(self) -> str:
+        return "none" if self._normalises else "13a"
 
     def _constrained(self, recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
         def line_symbols(line: str) -> tuple[str, ...]:
@@ -128,19 +170,42 @@ class Translation:
         def training_targets() -> Iterator[tuple[str, ...]]:
             return (item.target for item in self.stream("train", Counter()))
 
-        unit = Unit.PIECE if self.settings.subwords else Unit.WORD
-        target = TargetSide(self.target, unit, line_symbols, training_targets)
+        target = TargetSide(self.target, _SPELT[self.unit], line_symbols, training_targets)
         return replace(self, valid=make_constraint(recipe, target, assets))
 
 
-def _learn_subwords(data: PairData, text: Text) -> _Tokenizers:
-    """SentencePiece models, each learnt from one side of the training data."""
-    sides = ((p.source for p in stream_pairs(data, "train")), (p.target for p in stream_pairs(data, "train")))
-    source, target = (SentencePiece.train(side, size=text.subwords, lower=text.lowercase) for side in sides)
-    return source, target
+def _task(recipe: Recipe, tokenizers: _Tokenizers, source: Vocabulary, target: Vocabulary) -> Translation:
+    assert isinstance(recipe.data, PairData)
+    task = Translation(recipe.data, recipe.text, recipe.decode, tokenizers, recipe.units[1], source, target)
+    if not isinstance(recipe.task, Text2TextTask):
+        return task
+    tokenize, tokens = task._bleu_tokenizer, tokenizers[1].tokenize
+    metrics = tuple(make_metric(name, tokenize=tokenize, tokens=tokens) for name in recipe.task.metrics)
+    return replace(task, metrics=metrics)
 
 
-def _word_tokenizers(text: Text) -> _Tokenizers:
+def _learnt_tokenizer(recipe: Recipe, side: int) -> Tokenizer:
+    """The tokenizer of the source (0) or target side; pieces are learnt from that side of the training data."""
+    text, data = recipe.text, recipe.data
+    assert isinstance(data, PairData)
+    if recipe.units[side] != "pieces":
+        return _plain_tokenizer(recipe, side)
+    lines = ((pair.source, pair.target)[side] for pair in stream_pairs(data, "train"))
+    return SentencePiece.train(lines, size=text.subwords, lower=text.lowercase)
+
+
+def _loaded_tokenizer(recipe: Recipe, side: int, assets: Mapping[str, bytes]) -> Tokenizer:
+    if recipe.units[side] != "pieces":
+        return _plain_tokenizer(recipe, side)
+    return SentencePiece(assets[_PIECES_FILES[side]], lower=recipe.text.lowercase)
+
+
+def _plain_tokenizer(recipe: Recipe, side: int) -> Tokenizer:
+    text, unit = recipe.text, recipe.units[side]
+    if unit == "characters":
+        return Characters(lower=text.lowercase)
+    if unit == "smiles":
+        return Smiles()
     if text.tokenizer == "moses":
-        return Moses(text.source_language, lower=text.lowercase), Moses(text.target_language, lower=text.lowercase)
-    return Whitespace(lower=text.lowercase), Whitespace(lower=text.lowercase)
+        return Moses((text.source_language, text.target_language)[side], lower=text.lowercase)
+    return Whitespace(lower=text.lowercase)

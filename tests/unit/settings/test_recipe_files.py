@@ -192,9 +192,9 @@ model={kind='conv', window=4} => --set: model.window = 4: must be odd: as many w
 runtime.device=cude => --set: runtime.device = "cude": must be one of cpu, cuda, auto; did you mean cuda?
 runtime.device=gpu => --set: runtime.device = "gpu": must be one of cpu, cuda, auto; did you mean cuda?
 runtime.device=3 => --set: runtime.device = 3: must be one of cpu, cuda, auto
-task.kind=parsin => --set: task.kind = "parsin": must be one of word_ordering, parsing, translation; did you mean parsing?
-task.kind=[1] => --set: task.kind = [...]: must be one of word_ordering, parsing, translation
-task={} => --set: missing key task.kind, one of "word_ordering", "parsing", "translation"
+task.kind=parsin => --set: task.kind = "parsin": must be one of word_ordering, parsing, translation, text2text, recommendation; did you mean parsing?
+task.kind=[1] => --set: task.kind = [...]: must be one of word_ordering, parsing, translation, text2text, recommendation
+task={} => --set: missing key task.kind, one of "word_ordering", "parsing", "translation", "text2text", "recommendation"
 task=3 => --set: task = 3: found a whole number, accepted: a table
 name=' ' => --set: name = " ": must be a printable name, not empty
 name="a\nb" => --set: name = "a\nb": must be a printable name, not empty
@@ -209,7 +209,7 @@ stages.bso.optimizer={kind='adamw', rate=1, betas=0.9} => --set: stages.bso.opti
 stages.pretrain.loss.label_smoothing=1 => --set: stages.pretrain.loss.label_smoothing = 1: must be at least 0 and less than 1
 stages.bso.batch={size=3, tokens=4} => --set: stages.bso.batch: size = 3 and tokens = 4: one of them must be 0
 text.min_length=61 => x.toml: text: min_length = 61 is more than max_length = 60; nothing fits
-text.subwords=8000 => x.toml: text.subwords = 8000: only for translation; 0 for word_ordering
+text.subwords=8000 => x.toml: text.subwords = 8000: only for translation and text2text; 0 for word_ordering
 decode.length_power=-1 => --set: decode.length_power = -1: must be a number at least 0, or "dev"
 decode.length_power=test => --set: decode.length_power = "test": must be a number at least 0, or "dev"
 decode.length_power=nan => --set: decode.length_power = NaN: must be a number at least 0, or "dev"

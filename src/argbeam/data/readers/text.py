@@ -35,14 +35,14 @@ def unpacked(path: Path) -> Path:
 
 def read_text(paths: Sequence[Path]) -> Iterator[str]:
     """Read one sentence a line. A line without a word is an error; every Unicode space separates words."""
-    for path, line, text in _lines(paths):
+    for path, line, text in read_lines(paths):
         _need_a_word(text, path, line)
         yield text
 
 
 def read_tsv(paths: Sequence[Path], *, source_column: int = 0, target_column: int = 1) -> Iterator[TextPair]:
     """Read pairs from tab-separated columns, counted from 0. Other columns are ignored."""
-    for path, line, text in _lines(paths):
+    for path, line, text in read_lines(paths):
         fields = text.split("\t")
         for column in (source_column, target_column):
             if not 0 <= column < len(fields):
@@ -140,7 +140,7 @@ def open_stream(path: Path) -> BufferedIOBase:
     return path.open("rb")
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
+def read_lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
     """Path, line number and text of every line of every file; none may be empty."""
     _need_a_file(paths)
     for path in paths:

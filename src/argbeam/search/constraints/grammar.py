@@ -41,7 +41,7 @@ class Spelling:
         texts = [word if word in target else "" for word in target.words]
         if unit is Unit.WORD:
             texts = [f" {text}" if text else "" for text in texts]
-        elif unit is Unit.PIECE:
+        else:
             texts = [text.replace("\u2581", " ") for text in texts]
         spaced, whole = unit is not Unit.CHARACTER, unit is Unit.WORD
         return Spelling(tuple(texts), spaced, whole, split, target.specials.ends)

@@ -1,0 +1,134 @@
+"""Metrics of outputs against one reference: statistics of each sentence, and the score of their sums.
+
+`top5`, `hit10` and `ndcg10` read the list of the best outputs, the others the best output alone. Statistics add up over
+sentences, so that a split and a resampled split are scored alike.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from argbeam.metrics.bleu import make_bleu
+from argbeam.metrics.regular_expressions import same_strings
+
+Statistics = NDArray[np.float64]
+"""A row for each sentence, or a sum of rows."""
+
+# Increase this when a metric counts differently: it is part of the signature.
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a sentence, best first, its reference, and whether training had its source."""
+
+    texts: Sequence[str]
+    reference: str
+    seen: bool = False
+
+    @property
+    def best(self) -> str:
+        return self.texts[0] if self.texts else ""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by name. It reads `rank` outputs of a sentence; `rows` are statistics, `score` is that of their sum."""
+
+    name: str
+    rank: int
+    rows: Callable[[Sequence[Outputs]], Statistics]
+    score: Callable[[Statistics], float]
+    lower_is_better: bool = False
+    signature: str = ""
+
+    def value(self, sums: Statistics) -> float:
+        """The score, or minus the score where less is better."""
+        return -self.score(sums) if self.lower_is_better else self.score(sums)
+
+
+def make_metric(name: str, *, tokenize: str = "none", tokens: Callable[[str], Sequence[str]] = str.split) -> Metric:
+    """The metric of this name, as recipes have it.
+
+    `tokenize` is BLEU's, "none" for tokenised and "13a" for raw text; `tokens` cuts up a text for the error rate.
+    """
+    kind = name.rstrip("0123456789")
+    if kind in ("top", "hit", "ndcg"):
+        rank, gain = int(name.removeprefix(kind)), _discounted if kind == "ndcg" else _found
+        return Metric(name, rank, _pairs(lambda one: (gain(one, rank), 1)), percentage)
+    if name in ("bleu", "chrf"):
+        return _sacrebleu(name, tokenize)
+    if name == "token_error_rate":
+
+        def errors(one: Outputs) -> tuple[float, float]:
+            reference = tokens(one.reference)
+            return _distance(tokens(one.best), reference), len(reference)
+
+        return Metric(name, 1, _pairs(errors), percentage, lower_is_better=True)
+    return Metric(name, 1, _pairs(_MATCHES[name]), percentage)
+
+
+def percentage(sums: Statistics) -> float:
+    """100 * the first sum / the second; 0 where there is nothing to count."""
+    return 100 * float(sums[0]) / float(sums[1]) if sums[1] else 0.0
+
+
+def signature_of(metrics: Sequence[Metric], about: str) -> str:
+    """The signature of scores; `about` says of what: `target:words`."""
+    names = "+".join(metric.name for metric in metrics)
+    parts = [names, about, f"version:argbeam-outputs-{_VERSION}", *(m.signature for m in metrics if m.signature)]
+    return "|".join(parts)
+
+
+_MATCHES: Mapping[str, Callable[[Outputs], tuple[float, float]]] = {
+    "exact": lambda one: (one.best == one.reference, 1),
+    "unseen": lambda one: (one.best == one.reference and not one.seen, not one.seen),
+    "regex": lambda one: (same_strings(one.best, one.reference), 1),
+}
+
+
+def _pairs(row: Callable[[Outputs], tuple[float, float]]) -> Callable[[Sequence[Outputs]], Statistics]:
+    return lambda outputs: np.array([row(one) for one in outputs], dtype=np.float64).reshape(-1, 2)
+
+
+def _found(one: Outputs, rank: int) -> float:
+    return float(one.reference in one.texts[:rank])
+
+
+def _discounted(one: Outputs, rank: int) -> float:
+    """1 / log2(place + 1) of the reference, places counted from 1: with one reference the ideal is 1."""
+    texts = list(one.texts[:rank])
+    return 1 / math.log2(texts.index(one.reference) + 2) if one.reference in texts else 0.0
+
+
+def _distance(output: Sequence[str], reference: Sequence[str]) -> int:
+    """Insertions, deletions and substitutions (Levenshtein)."""
+    row = list(range(len(reference) + 1))
+    for i, token in enumerate(output, start=1):
+        before, row[0] = row[0], i
+        for j, gold in enumerate(reference, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (token != gold))
+    return row[-1]
+
+
+def _sacrebleu(name: str, tokenize: str) -> Metric:
+    """BLEU or chrF by sacreBLEU's own statistics."""
+    scorer: Any = make_bleu(tokenize)
+    if name == "chrf":
+        from sacrebleu.metrics.chrf import CHRF
+
+        scorer = CHRF()
+
+    def rows(outputs: Sequence[Outputs]) -> Statistics:
+        texts, references = [one.best for one in outputs], [one.reference for one in outputs]
+        return np.array(scorer._extract_corpus_statistics(texts, [references]), dtype=np.float64)
+
+    def score(sums: Statistics) -> float:
+        return float(scorer._compute_score_from_stats([round(count) for count in sums.tolist()]).score)
+
+    rows([Outputs(["a"], "a")])  # the signature counts the references
+    return Metric(name, 1, rows, score, signature=str(scorer.get_signature()))
