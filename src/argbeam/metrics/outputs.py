@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Outputs:
+class RankedOutputs:
     """The outputs of a sentence, best first, its reference, and whether training had its source."""
 
     texts: Sequence[str]
@@ -41,7 +41,7 @@ class Metric:
 
     name: str
     rank: int
-    rows: Callable[[Sequence[Outputs]], Statistics]
+    rows: Callable[[Sequence[RankedOutputs]], Statistics]
     score: Callable[[Statistics], float]
     lower_is_better: bool = False
     signature: str = ""
@@ -64,7 +64,7 @@ def make_metric(name: str, *, tokenize: str = "none", tokens: Callable[[str], Se
         return _sacrebleu(name, tokenize)
     if name == "token_error_rate":
 
-        def errors(one: Outputs) -> tuple[float, float]:
+        def errors(one: RankedOutputs) -> tuple[float | int, int]:
             reference = tokens(one.reference)
             return _distance(tokens(one.best), reference), len(reference)
 
@@ -84,22 +84,22 @@ def signature_of(metrics: Sequence[Metric], about: str) -> str:
     return "|".join(parts)
 
 
-_MATCHES: Mapping[str, Callable[[Outputs], tuple[float, float]]] = {
+_MATCHES: Mapping[str, Callable[[RankedOutputs], tuple[float | int, int]]] = {
     "exact": lambda one: (one.best == one.reference, 1),
     "unseen": lambda one: (one.best == one.reference and not one.seen, not one.seen),
     "regex": lambda one: (same_strings(one.best, one.reference), 1),
 }
 
 
-def _pairs(row: Callable[[Outputs], tuple[float, float]]) -> Callable[[Sequence[Outputs]], Statistics]:
+def _pairs(row: Callable[[RankedOutputs], tuple[float | int, int]]) -> Callable[[Sequence[RankedOutputs]], Statistics]:
     return lambda outputs: np.array([row(one) for one in outputs], dtype=np.float64).reshape(-1, 2)
 
 
-def _found(one: Outputs, rank: int) -> float:
+def _found(one: RankedOutputs, rank: int) -> float:
     return float(one.reference in one.texts[:rank])
 
 
-def _discounted(one: Outputs, rank: int) -> float:
+def _discounted(one: RankedOutputs, rank: int) -> float:
     """1 / log2(place + 1) of the reference, places counted from 1: with one reference the ideal is 1."""
     texts = list(one.texts[:rank])
     return 1 / math.log2(texts.index(one.reference) + 2) if one.reference in texts else 0.0
@@ -123,12 +123,12 @@ def _sacrebleu(name: str, tokenize: str) -> Metric:
 
         scorer = CHRF()
 
-    def rows(outputs: Sequence[Outputs]) -> Statistics:
+    def rows(outputs: Sequence[RankedOutputs]) -> Statistics:
         texts, references = [one.best for one in outputs], [one.reference for one in outputs]
         return np.array(scorer._extract_corpus_statistics(texts, [references]), dtype=np.float64)
 
     def score(sums: Statistics) -> float:
         return float(scorer._compute_score_from_stats([round(count) for count in sums.tolist()]).score)
 
-    rows([Outputs(["a"], "a")])  # the signature counts the references
+    rows([RankedOutputs(["a"], "a")])  # the signature counts the references
     return Metric(name, 1, rows, score, signature=str(scorer.get_signature()))

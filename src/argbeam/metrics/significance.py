@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from argbeam.errors import DataError
 from argbeam.metrics.attachment import AttachmentCounts, attachment_signature
 from argbeam.metrics.bleu import bleu_tokenizer, check_pairs
-from argbeam.metrics.outputs import Outputs, Statistics, make_metric
+from argbeam.metrics.outputs import RankedOutputs, Statistics, make_metric
 
 _SAMPLES, _SEED = 1000, 12345
 _TEST = f"bs:{_SAMPLES}|seed:{_SEED}|tails:2"
@@ -47,7 +47,9 @@ def compare_bleu(
     check_pairs(system, references)
     check_pairs(baseline, references)
     bleu = make_metric("bleu", tokenize=bleu_tokenizer(metric))
-    sides = [[Outputs([text], gold) for text, gold in zip(one, references, strict=True)] for one in (system, baseline)]
+    sides = [
+        [RankedOutputs([text], gold) for text, gold in zip(one, references, strict=True)] for one in (system, baseline)
+    ]
     return {"bleu": _compared(bleu.score, bleu.rows(sides[0]), bleu.rows(sides[1]), bleu.signature)}
 
 

@@ -14,7 +14,7 @@ from argbeam.data.batches import Example
 from argbeam.data.readers.interactions import Codes, ItemSequence
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.errors import DataError
-from argbeam.metrics.outputs import Metric, Outputs, Statistics, make_metric
+from argbeam.metrics.outputs import Metric, RankedOutputs, Statistics, make_metric
 from argbeam.search.constraints.trie import Trie
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Recipe, RecommendationTask
@@ -108,7 +108,7 @@ class Recommendation:
 
     def statistics(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> dict[str, Statistics]:
         outputs = [
-            Outputs([self.text(item, tokens) for tokens in found], item.reference)
+            RankedOutputs([self.text(item, tokens) for tokens in found], item.reference)
             for item, found in zip(items, lists, strict=True)
         ]
         return {metric.name: metric.rows(outputs) for metric in self.metrics}

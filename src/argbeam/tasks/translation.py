@@ -10,7 +10,7 @@ from argbeam.data.tokenizers import Characters, Moses, SentencePiece, Smiles, To
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.errors import DataError
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.metrics.outputs import Metric, Outputs, Statistics, make_metric
+from argbeam.metrics.outputs import Metric, RankedOutputs, Statistics, make_metric
 from argbeam.search.constraints.grammar import Unit
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text, Text2TextTask
@@ -140,7 +140,9 @@ class Translation:
 
     def statistics(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> dict[str, Statistics]:
         outputs = [
-            Outputs([self.text(item, tokens) for tokens in found], item.reference, " ".join(item.source) in self.seen)
+            RankedOutputs(
+                [self.text(item, tokens) for tokens in found], item.reference, " ".join(item.source) in self.seen
+            )
             for item, found in zip(items, lists, strict=True)
         ]
         return {metric.name: metric.rows(outputs) for metric in self.metrics}

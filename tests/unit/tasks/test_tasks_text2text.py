@@ -1,0 +1,99 @@
+"""Text to text: units of each side, metrics from the n-best list, sources that training had, and errors."""
+
+from pathlib import Path
+
+import pytest
+
+from argbeam.data.tokenizers import Characters, Smiles
+from argbeam.errors import ConfigError
+from argbeam.runs.load import load
+from argbeam.runs.score import score_against
+from argbeam.settings import Recipe
+from argbeam.tasks.translation import Translation
+from refusals import refusal
+from small_runs import PRETRAIN, file_data, finish, small_recipe
+
+STAGES = {"only": {**PRETRAIN, "epochs": 1, "keep": "score", "keep_beam": 2}}
+GENERATED = {"kind": "generated", "types": 200, "train": 6, "dev": 2, "test": 2}
+
+
+def recipe_of(folder: Path, *overrides: str, pairs: str = "ab c\tx  yz\nab c\tx yz\nb\tz\n") -> Recipe:
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text(pairs)
+    return small_recipe(*overrides, task="text2text", data=file_data("tsv", folder), stages=STAGES)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("words", "characters", (("ab", "c"), ("x", "\u2581", "y", "z"))),
+        ("characters", "words", (("a", "b", "\u2581", "c"), ("x", "yz"))),
+    ],
+)
+def test_each_side_has_its_units_and_texts_come_back(
+    tmp_path: Path, source: str, target: str, expected: tuple[tuple[str, ...], ...]
+) -> None:
+    task = Translation.fit(recipe_of(tmp_path, f"task.source={source}", f"task.target={target}"))
+    item = task.read("dev").items[0]
+    assert (item.source, item.target) == expected
+    assert item.reference == "x yz"
+    output = task.example(item, 0).target
+    assert task.text(item, output) == "x yz"
+    assert task.score([item], [output]).parts == {"exact": 100.0}
+
+
+def test_scores_read_the_list_and_know_the_sources_of_training(tmp_path: Path) -> None:
+    """The first of dev's sources was seen in training, the second was not; its text is second on the list."""
+    recipe = recipe_of(tmp_path, 'task.metrics=["exact", "top2", "unseen", "token_error_rate"]')
+    (tmp_path / "dev.tsv").write_text("b\tz\nc c\tz\n")
+    task = Translation.fit(recipe)
+    again = Translation.load(recipe, task.assets)
+    assert again.seen == task.seen == {"ab c", "b"}
+    assert again.n_best == 2
+    items = again.read("dev").items
+    z, x = (task.target.encode([word]) for word in ("z", "x"))
+    score = again.score_lists(items, [[z, x], [x, z]])
+    assert score.parts == {"exact": 50.0, "top2": 100.0, "unseen": 0.0, "token_error_rate": 50.0}
+    assert score.signature == "exact+top2+unseen+token_error_rate|target:words|version:argbeam-outputs-1"
+
+
+def test_a_run_of_pieces_is_scored_and_tested_against_another(tmp_path: Path) -> None:
+    metrics = 'task.metrics=["exact", "top3", "chrf"]'
+    pieces = ("task.source=pieces", "task.target=pieces", "text.subwords=60", metrics)
+    for name in ("one", "two"):
+        finish(small_recipe(*pieces, task="text2text", data=GENERATED, stages=STAGES), tmp_path / name)
+    run = load(tmp_path / "one", device="cpu")
+    (record,) = score_against(run, tmp_path / "two", "test", [3])
+    assert set(record["scores"]) == set(record["against"]["p_values"]) == {"exact", "top3", "chrf"}
+    assert set(record["against"]["p_values"].values()) == {1.0}  # the same run twice
+
+
+def test_smiles_are_cut_into_atoms_bonds_and_brackets() -> None:
+    assert Smiles().tokenize("C[C@H](Br)c1ccc2%12Cl") == [
+        *("C", "[C@H]", "(", "Br", ")", "c", "1", "c", "c", "c", "2", "%12", "Cl")
+    ]
+    assert refusal(lambda: Smiles().tokenize("CCxC")) == "'x' at character 3 of 'CCxC' is not SMILES"
+    assert Characters(lower=True).tokenize(" A  b") == ["a", "\u2581", "b"]
+
+
+def test_an_error_in_a_text_has_its_line(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "task.target=smiles", pairs="a\tCC\nb\tCxC\n")
+    assert refusal(lambda: Translation.fit(recipe)) == (
+        f"{tmp_path}/train.tsv:2: 'x' at character 2 of 'CxC' is not SMILES"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("task.source=pieces",), "text.subwords = 0: it is the size of"),
+        (("text.subwords=50",), "text.subwords = 50: it is the size of"),
+        (("task.target=letters",), "must be one of words, characters, pieces, smiles"),
+        (('task.metrics=["top0"]',), "or top, hit or ndcg with a rank, as in top5"),
+        (("task.metrics=[]",), "task.metrics is empty: at least one is needed"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        recipe_of(tmp_path, *overrides)
+    assert message in str(error.value) and "\n" not in str(error.value)
