@@ -15,8 +15,13 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["argbeam.runs.session", "argbeam.cli.app"])
 
 
-def start_group(size: int, folder: Path, work: Callable[..., None], *arguments: Any) -> list[BaseProcess]:
-    """Processes as of torchrun, each running `work(*arguments)`; stdout and stderr go to `out.RANK` and `err.RANK`."""
+def start_group(
+    size: int, folder: Path, work: Callable[..., None], *arguments: Any, forked: bool = False
+) -> list[BaseProcess]:
+    """Processes as of torchrun, each running `work(*arguments)`; stdout and stderr go to `out.RANK` and `err.RANK`.
+
+    `forked` ones start from this process, with all that it has imported.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -24,7 +29,8 @@ def start_group(size: int, folder: Path, work: Callable[..., None], *arguments: 
         {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         for rank in range(size)
     ]
-    processes = [_CONTEXT.Process(target=_member, args=(place, str(folder), work, arguments)) for place in places]
+    context: Any = multiprocessing.get_context("fork") if forked else _CONTEXT
+    processes = [context.Process(target=_member, args=(place, str(folder), work, arguments)) for place in places]
     for process in processes:
         process.start()
     return processes
@@ -41,9 +47,9 @@ def end_group(processes: Sequence[BaseProcess], *, seconds: float = 120) -> list
     return codes
 
 
-def in_group(size: int, folder: Path, work: Callable[..., None], *arguments: Any) -> None:
+def in_group(size: int, folder: Path, work: Callable[..., None], *arguments: Any, forked: bool = False) -> None:
     """Run `work` in a group, well and to its end."""
-    codes = end_group(start_group(size, folder, work, *arguments))
+    codes = end_group(start_group(size, folder, work, *arguments, forked=forked))
     assert codes == [0] * size, "\n".join(said(folder, rank) for rank in range(size))
 
 

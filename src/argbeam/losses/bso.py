@@ -1,7 +1,7 @@
 """Beam-search optimization (Wiseman & Rush 2016, section 4): search, find violations, push gold above its rivals."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -28,6 +28,8 @@ Cost = Callable[[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]], F
 """A cost of rivals: `cost(rival_BT, gold_BT, violation_BT)` is read at the violations, each of which ends a segment."""
 
 DECILES = 10
+# Searched and replayed scores differ by less, relative to their size, in any precision.
+_ROUNDING = 0.02
 
 
 class Normalise(Enum):
@@ -137,6 +139,7 @@ class BsoStep:
         if bso.rule.adds_up:
             behind_BT = since_restart(behind_BT, violation_BT)
         growth_BT = bso.margin_per_token * since_restart(torch.ones_like(behind_BT), violation_BT)
+        differs = _differences(found, (behind_BT + growth_BT).detach())
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
         behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
         cost = in_precision(bso.cost, COSTS, behind_BT.dtype)
@@ -146,7 +149,16 @@ class BsoStep:
         loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + growth_BT + behind_BT)
         # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
         total = torch.where(violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
-        return searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
+        out = searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
+        return replace(out, sums={**out.sums, "replay_differs": differs.to(total.dtype)})
+
+
+def _differences(found: Violations, behind_BT: Float[Tensor, "B T"]) -> Int[Tensor, ""]:
+    """Violations whose replayed scores are not those of the search, up to rounding: the model is not one network."""
+    gold_BT, rival_BT = found.gold_score_BT, found.rival_score_BT
+    gap_BT = (rival_BT - gold_BT - behind_BT).abs()
+    far_BT = gap_BT > _ROUNDING * (1 + gold_BT.abs() + rival_BT.abs())
+    return (far_BT & found.violation_BT & ~found.rival_is_gold_BT).sum()
 
 
 def check_training_search(

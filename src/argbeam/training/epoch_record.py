@@ -10,6 +10,8 @@ from argbeam.settings import Stage
 from argbeam.tasks.contract import Item
 
 DIVERGED = "training has diverged: lower the learning rates of the stage"
+# The share of violations that may differ in the replay: rounding may turn a few.
+_FEW = 0.02
 # Figures of a record: one sum of the steps, divided by another (at least 1). Each loss reports some of these sums.
 _FIGURES = {
     "loss_per_word": ("loss", "words"),
@@ -17,6 +19,7 @@ _FIGURES = {
     "violations_per_word": ("violations", "words"),
     "rival_is_gold_share": ("rival_is_gold", "violations"),
     "rival_ended_share": ("rival_ended", "violations"),
+    "replay_differs_share": ("replay_differs", "violations"),
     "segment_length": ("segment_words", "violations"),
     "gold_on_beam": ("gold_on_beam", "sentences"),
     "stopped_early_share": ("stopped_early", "sentences"),
@@ -65,6 +68,17 @@ def score_figures(decoder: BatchDecoder, items: Sequence[Item], *, beam: int) ->
         "dead": found.dead,
         "signature": found.score.signature,
     }
+
+
+def replay_warning(sums: dict[str, Any]) -> str | None:
+    """What to say of a model whose replayed scores are not those of the search; None: nothing."""
+    differs, violations = sum_of(sums, "replay_differs"), max(1.0, sum_of(sums, "violations"))
+    if differs <= violations * _FEW:
+        return None
+    return (
+        f"{differs / violations:.0%} of the violations have other scores in the replay than in the search: the model "
+        "is not the same network in both; look for dropout that does not come from the noise"
+    )
 
 
 def epoch_figures(sums: dict[str, Any]) -> dict[str, Any]:

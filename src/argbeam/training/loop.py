@@ -23,7 +23,7 @@ from argbeam.settings import Recipe, Stage
 from argbeam.tasks.contract import Item, Task
 from argbeam.training import kept_weights
 from argbeam.training.captured_step import CapturedStep, capture_statistics
-from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, score_figures, sum_of
+from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, replay_warning, score_figures, sum_of
 from argbeam.training.events import Doing, Event, Notice, Progress, Record, Saved
 from argbeam.training.optimizer import make_optimizer
 from argbeam.training.state import Position, model_tensors, restore_stage, stage_tensors, tensors_under
@@ -143,12 +143,8 @@ class Trainer:
             yield self.saved_between_stages()
 
     def _plan(self, stage: Stage) -> BatchPlan:
-        return BatchPlan(
-            self.train,
-            seed=self.recipe.seed,
-            specials=self.task.target.specials,
-            **self.recipe.batch.of_stage(stage).model_dump(),
-        )
+        sizes, specials = self.recipe.batch.of_stage(stage).model_dump(), self.task.target.specials
+        return BatchPlan(self.train, seed=self.recipe.seed, specials=specials, **sizes)
 
     def _start_stage(self, name: str, settings: Stage) -> _Stage:
         """With a fresh optimizer; the first stage of a resumed run with the state that was saved."""
@@ -245,10 +241,13 @@ class Trainer:
             "words_per_second": round(sum_of(sums, "words") / max(position.epoch_seconds, 1e-9), 1),
             **self._capture_statistics(stage),
         }
+        warning = replay_warning(sums)
         step.sums.clear()
         position.seconds += time.perf_counter() - started
         position.epoch, position.batch, position.epoch_seconds = position.epoch + 1, 0, 0.0
         yield Record({**record, "total_seconds": round(position.seconds, 3)})
+        if warning is not None:
+            yield Notice(f"{stage.name}, epoch {position.epoch}: {warning}")
         if self.captured_search is not None:
             yield from self._report_failure("searches on dev", self.captured_search.graphs)
 

@@ -260,7 +260,14 @@ def test_diagnostics_count_violations_and_the_words_of_their_segments() -> None:
         "words_by_tenth": [1, 0, 1, 0, 1, 0, 1, 0, 1, 0],
     }
     scalars = {name: value.item() for name, value in out.sums.items() if value.dim() == 0}
-    counts = {"violations": 2, "rival_is_gold": 0, "rival_ended": 0, "segment_words": 4, "gold_on_beam": 1}
+    counts = {
+        "violations": 2,
+        "rival_is_gold": 0,
+        "rival_ended": 0,
+        "segment_words": 4,
+        "gold_on_beam": 1,
+        "replay_differs": 0,
+    }
     assert scalars == {"loss": 5.5, "sentences": 1, "words": 5, **counts}
 
 

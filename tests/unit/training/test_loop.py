@@ -398,12 +398,24 @@ def test_an_epochs_figures_are_made_from_sums() -> None:
     counts = {"words": 32.0, "sentences": 4.0, "not_finite": 0.0, "out_of_memory": 1.0}
     sums: dict[str, Any] = {**counts, "loss": 16.0, "updates": 2.0, "norm": 5.0}
     sums |= {"violations": 8.0, "violations_by_tenth": [8.0] + [0.0] * 9, "words_by_tenth": [16.0, 16.0] + [0.0] * 8}
-    sums |= {"rival_is_gold": 2.0, "rival_ended": 1.0, "segment_words": 24.0, "gold_on_beam": 3.0}
+    sums |= {
+        "rival_is_gold": 2.0,
+        "rival_ended": 1.0,
+        "segment_words": 24.0,
+        "gold_on_beam": 3.0,
+        "replay_differs": 2.0,
+    }
     of_some = {"reward": 3.0, "own_words": 16.0, "baseline_error": 8.0, "stopped_early": 3.0, "stop_words": 10.0}
     of_some |= {"risk": 1.0, "candidates": 20.0, "sequence_loss": 64.0, "cross_entropy": 16.0}
     figures: dict[str, Any] = {**counts, "loss_per_word": 0.5, "gradient_norm": 2.5}
     figures |= {"violations_per_word": 0.25, "violations_by_tenth": [0.5] + [0.0] * 9}
-    figures |= {"rival_is_gold_share": 0.25, "rival_ended_share": 0.125, "segment_length": 3.0, "gold_on_beam": 0.75}
+    figures |= {
+        "replay_differs_share": 0.25,
+        "rival_is_gold_share": 0.25,
+        "rival_ended_share": 0.125,
+        "segment_length": 3.0,
+        "gold_on_beam": 0.75,
+    }
     assert epoch_figures(sums) == figures
     assert epoch_figures(sums | of_some) == figures | {
         "stopped_early_share": 0.75,

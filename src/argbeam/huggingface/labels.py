@@ -1,0 +1,61 @@
+"""Batches of transformers' collators as argbeam's: sources without padding on the left, gold up to its end symbol."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from argbeam.data.batches import Batch
+from argbeam.errors import DataError
+from argbeam.models.huggingface.adapter import HuggingFaceModel
+from argbeam.search.live_rows import host_may_look
+
+# The label of a position without a gold token.
+IGNORED = -100
+
+
+def batch_of(inputs: dict[str, Any], model: HuggingFaceModel) -> Batch:
+    """Source and gold of `input_ids`, `attention_mask` and `labels`.
+
+    Of a causal model the tokens before the first label that is not -100 are the prompt, which is the source.
+    """
+    ids_BX, labels_BX = inputs["input_ids"], inputs["labels"]
+    mask_BX = inputs.get("attention_mask")
+    real_BX = torch.ones_like(ids_BX, dtype=torch.bool) if mask_BX is None else mask_BX.bool()
+    gold_BX, pad = labels_BX != IGNORED, model.specials.pad
+    if not model.crosses:
+        prompt_BX = real_BX & (gold_BX.long().cumsum(1) == 0)
+        if host_may_look(ids_BX) and not bool(prompt_BX.any(1).all()):
+            raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
+        real_BX = prompt_BX
+    source_BS, source_length_B = _to_the_left(ids_BX, real_BX, pad)
+    forced = model.decoder_prompt[1:]
+    if forced:
+        prefix_F = torch.tensor(forced, device=labels_BX.device)
+        starts_B1 = (labels_BX[:, : len(forced)] == prefix_F).all(1, keepdim=True)
+        place_X = torch.arange(labels_BX.shape[1], device=labels_BX.device)
+        gold_BX = gold_BX & ~(starts_B1 & (place_X < len(forced)))
+    target_BT, length_B = _to_the_left(labels_BX, gold_BX, pad)
+    ends_BT = model.specials.ended(target_BT).long()
+    place_T = torch.arange(target_BT.shape[1], device=length_B.device)
+    until_BT = (ends_BT.cumsum(1) - ends_BT == 0) & (place_T < length_B[:, None])
+    return Batch(
+        source_BS=source_BS,
+        source_length_B=source_length_B,
+        target_BT=target_BT.masked_fill(~until_BT, pad),
+        target_length_B=until_BT.sum(1),
+        sentence_B=torch.arange(len(ids_BX), device=length_B.device),
+        specials=model.specials,
+    )
+
+
+def _to_the_left(
+    ids_BX: Int[Tensor, "B X"], real_BX: Bool[Tensor, "B X"], pad: int
+) -> tuple[Int[Tensor, "B Y"], Int[Tensor, " B"]]:
+    """The real tokens of each row from its first column on, padding behind them, and their number."""
+    order_BX = (~real_BX).long().argsort(dim=1, stable=True)
+    length_B = real_BX.sum(1)
+    longest = max(1, int(length_B.max()))
+    moved_BX = ids_BX.masked_fill(~real_BX, pad).gather(1, order_BX)
+    return moved_BX[:, :longest], length_B

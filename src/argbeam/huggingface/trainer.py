@@ -1,0 +1,107 @@
+"""A `Trainer` of transformers whose training loss is one of argbeam's.
+
+The loss is computed inside of the wrapped module's `forward`: DDP and FSDP exchange gradients there and nowhere else.
+This module is imported at its first use, and transformers with it.
+"""
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Seq2SeqTrainer
+
+from argbeam.data.batches import Batch
+from argbeam.errors import ConfigError, DataError
+from argbeam.huggingface.labels import batch_of
+from argbeam.losses.contract import Loss, LossOutput, StepLoss
+from argbeam.models.huggingface.adapt import adapt
+from argbeam.models.huggingface.adapter import WITHOUT_DROPOUT, HuggingFaceModel
+from argbeam.models.noise import Noise
+from argbeam.training.epoch_record import replay_warning
+
+# Sums of the loss that `Trainer` logs, divided by those beside them.
+_LOGGED = {"violations": "words", "gold_on_beam": "sentences", "risk": "sentences"}
+
+
+class SearchTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with a loss of argbeam: `SearchTrainer(model, args, loss=Bso(...), ...)`.
+
+    Batches are those of transformers: `input_ids`, `attention_mask` and `labels` of an encoder-decoder; of a causal
+    model prompt and completion in one row, the prompt's labels -100. The sum of the loss over an update, in all
+    processes and accumulated batches, is divided by its sentences. Evaluation is that of `Seq2SeqTrainer`:
+    cross-entropy, and outputs of `generate` with `predict_with_generate`. The loss runs without dropout.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, model: Any = None, args: Any = None, *, loss: Loss, **others: Any) -> None:
+        if loss.weights is not None:
+            raise ConfigError(f"{type(loss).__name__} has weights of its own; SearchTrainer takes losses without any")
+        super().__init__(model, args, **others)
+        network: Any = self.model
+        self.loss, self.adapted = loss, adapt(network, others.get("processing_class"))
+        self.sums: dict[str, Tensor] = {}
+        self.micro_batches = 0
+        _compute_loss_in_forward(network, self.adapted)
+        warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if return_outputs or num_items_in_batch is None:
+            return super().compute_loss(model, inputs, return_outputs)
+        batch = batch_of(inputs, self.adapted)
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        # Every sentence of an update draws other numbers.
+        sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
+        self.micro_batches += 1
+        update = torch.tensor(self.state.global_step, device=sentence_B.device)
+        noise = Noise(self.args.seed, update, sentence_B)
+        step = self.loss.at(int(self.state.epoch or 0))
+        total, sums = model(search_loss=step, search_batch=batch, search_noise=noise)
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0) + value
+        # DDP averages gradients over processes.
+        return total * (processes / num_items_in_batch)
+
+    def log(self, logs: dict[str, float], *more: Any, **others: Any) -> None:
+        """With violations, gold's share of beams or risks of the loss, and a warning where the replay differs."""
+        sums = {name: float(value.sum()) for name, value in self.sums.items()}
+        self.sums, self.micro_batches = {}, 0
+        for part, whole in _LOGGED.items():
+            if part in sums:
+                logs[f"{part}_per_{whole.removesuffix('s')}"] = sums[part] / max(1.0, sums[whole])
+        warning = replay_warning(sums)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
+        super().log(logs, *more, **others)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+        """The sentences of an update, in all processes and accumulated batches."""
+        if not batch_samples or "labels" not in batch_samples[0]:
+            raise DataError("a training batch without labels; SearchTrainer needs gold sequences")
+        count = torch.tensor(sum(len(batch["labels"]) for batch in batch_samples), device=device)
+        return self.accelerator.gather(count).sum()  # type: ignore[no-any-return]
+
+
+def _compute_loss_in_forward(model: nn.Module, adapted: HuggingFaceModel) -> None:
+    """Let `model(search_loss=...)` compute a loss of argbeam; every other call is the model's own."""
+    own = model.forward
+
+    @functools.wraps(own)
+    def forward(
+        *positional: Any,
+        search_loss: StepLoss | None = None,
+        search_batch: Batch | None = None,
+        search_noise: Noise | None = None,
+        **named: Any,
+    ) -> Any:
+        if search_loss is None or search_batch is None:
+            return own(*positional, **named)
+        model.eval()  # `Trainer` has just called train()
+        out: LossOutput = search_loss(adapted, search_batch, search_noise)
+        return out.total, dict(out.sums)
+
+    model.forward = forward

@@ -1,0 +1,163 @@
+"""`SearchTrainer`: a loss of argbeam in transformers' own training, accumulated, with LoRA and by two processes."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from argbeam.data.batches import Example, make_batch
+from argbeam.data.vocabulary import EOS
+from argbeam.errors import ConfigError, DataError
+from argbeam.huggingface import SearchTrainer, adapt
+from argbeam.huggingface.labels import batch_of
+from argbeam.losses import Bso
+from argbeam.losses.mixer import Baseline, Mixer
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.successors import Unconstrained
+from groups import in_group
+from refusals import refusal
+from tiny_transformers import VOCABULARY, tiny
+
+EXAMPLES = [
+    Example((4, 5, 6, 7), (4, 5, 6, EOS), 0),
+    Example((8,), (5, EOS), 1),
+    Example((5, 4, 4), (7, 7, 8, EOS), 2),
+    Example((6, 5), (5, 6, EOS), 3),
+]
+ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+LOSS = Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum())
+
+
+def rows(*, causal: bool) -> list[dict[str, list[int]]]:
+    if not causal:
+        return [{"input_ids": [*e.source], "labels": [*e.target]} for e in EXAMPLES]
+    return [
+        {"input_ids": [*e.source, *e.target], "labels": [*[-100] * len(e.source), *e.target]} for e in EXAMPLES
+    ]  # fmt: skip
+
+
+def collated(features: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    """Padded on the right, as transformers' collators do."""
+    width = max(len(f["input_ids"]) for f in features)
+    labels = max(len(f["labels"]) for f in features)
+    return {
+        "input_ids": torch.tensor([[*f["input_ids"], *[0] * (width - len(f["input_ids"]))] for f in features]),
+        "attention_mask": torch.tensor(
+            [[1] * len(f["input_ids"]) + [0] * (width - len(f["input_ids"])) for f in features]
+        ),
+        "labels": torch.tensor([[*f["labels"], *[-100] * (labels - len(f["labels"]))] for f in features]),
+    }
+
+
+def trainer_of(model: Any, folder: Path, *, size: int = 4, accumulate: int = 1, loss: Any = LOSS, **more: Any) -> Any:
+    from transformers import Seq2SeqTrainingArguments
+
+    arguments = Seq2SeqTrainingArguments(
+        str(folder), per_device_train_batch_size=size, gradient_accumulation_steps=accumulate, max_steps=2,
+        learning_rate=0.1, optim="sgd", lr_scheduler_type="constant", max_grad_norm=0.0, report_to=[], use_cpu=True,
+        save_strategy="no", logging_steps=1, disable_tqdm=True, seed=1, train_sampling_strategy="sequential", **more,
+    )  # fmt: skip
+    data: Any = rows(causal=not model.config.is_encoder_decoder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return SearchTrainer(
+            model, arguments, loss=loss, train_dataset=data, eval_dataset=data[:2], data_collator=collated
+        )
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def by_hand(model: Any) -> dict[str, torch.Tensor]:
+    """Two updates of plain gradient descent on the mean of the loss over the sentences."""
+    adapted = adapt(model)
+    batch = make_batch(EXAMPLES, specials=adapted.specials)
+    for _ in range(2):
+        model.zero_grad()
+        (LOSS.at(0)(adapted, batch, None).total / 4).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    weight -= 0.1 * weight.grad
+    return weights_of(model)
+
+
+@pytest.mark.parametrize(("family", "accumulate"), [("bart", 1), ("bart", 4), ("llama", 2)])
+def test_an_update_is_the_gradient_of_the_mean_over_the_sentences(family: str, accumulate: int, tmp_path: Path) -> None:
+    model = tiny(family)
+    trainer_of(model, tmp_path, size=4 // accumulate, accumulate=accumulate).train()
+    torch.testing.assert_close(weights_of(model), by_hand(tiny(family)), rtol=1e-6, atol=1e-6)
+
+
+def train_in_group(folder: str) -> None:
+    model = tiny("t5")
+    trainer_of(model, Path(folder), size=2).train()
+    if torch.distributed.get_rank() == 0:
+        Path(folder, "weights.json").write_text(json.dumps({k: v.tolist() for k, v in weights_of(model).items()}))
+
+
+def test_two_processes_train_as_one_with_the_same_batch(tmp_path: Path) -> None:
+    in_group(2, tmp_path, train_in_group, str(tmp_path), forked=True)
+    found = json.loads((tmp_path / "weights.json").read_text())
+    alone = tiny("t5")
+    trainer_of(alone, tmp_path, size=4).train()
+    for name, weight in weights_of(alone).items():
+        torch.testing.assert_close(torch.tensor(found[name], dtype=torch.float64), weight, rtol=1e-6, atol=1e-7)
+
+
+def test_lora_trains_evaluates_by_generate_and_goes_home(tmp_path: Path) -> None:
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    settings = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q", "v"], r=2, init_lora_weights=False)
+    model = get_peft_model(tiny("t5"), settings).double()
+    before = weights_of(model)
+    trainer = trainer_of(model, tmp_path, predict_with_generate=True)
+    trainer.compute_metrics = lambda found: {"late": float((found.predictions[:, 6:] > 0).sum())}
+    trainer.train()
+    changed = {name for name, weight in weights_of(model).items() if not torch.equal(weight, before[name])}
+    assert changed and all("lora_" in name for name in changed)
+    assert trainer.state.log_history[0]["violations_per_word"] > 0
+    figures = trainer.evaluate(num_beams=3, max_length=6)
+    assert figures["eval_late"] == 0 and figures["eval_loss"] > 0
+    model.save_pretrained(tmp_path / "lora")
+    again = PeftModel.from_pretrained(tiny("t5"), tmp_path / "lora").double()
+    ids = torch.tensor([[4, 5, 6, 7]])
+    expected = model.eval().generate(input_ids=ids, num_beams=3, max_new_tokens=5)
+    assert torch.equal(again.eval().generate(input_ids=ids, num_beams=3, max_new_tokens=5), expected)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_collators_batch_is_prompt_and_gold(left: bool) -> None:
+    """Padding on either side; the labels of a causal prompt are -100."""
+    model = adapt(tiny("gpt2"))
+    made = collated(rows(causal=True))
+    if left:
+        made = {name: tensor.flip(1) for name, tensor in made.items()}
+        for name, tensor in made.items():
+            for row, example in enumerate(EXAMPLES):
+                length = len(example.source) + len(example.target)
+                tensor[row, -length:] = tensor[row, -length:].flip(0)
+            made[name] = tensor
+    found, expected = batch_of(made, model), make_batch(EXAMPLES, specials=model.specials)
+    for name in ("source_BS", "source_length_B", "target_BT", "target_length_B"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    made["labels"] = made["input_ids"]
+    assert "a row without a prompt" in refusal(batch_of, made, model, error=DataError)
+
+
+def test_labels_lose_the_decoder_prompt_and_what_follows_the_end() -> None:
+    model = adapt(tiny("mbart"), decoder_prompt=(EOS, 7))
+    inputs = {"input_ids": torch.tensor([[4, 5]]), "labels": torch.tensor([[7, 4, 8, EOS, 7, -100]])}
+    batch = batch_of(inputs, model)
+    assert batch.target_BT[0, : int(batch.target_length_B)].tolist() == [4, 8, EOS]
+
+
+def test_a_loss_with_weights_of_its_own_is_refused(tmp_path: Path) -> None:
+    call = lambda: SearchTrainer(tiny("gpt2"), loss=Mixer(ANYTHING, Baseline(8)))  # noqa: E731
+    assert "has weights of its own" in refusal(call, error=ConfigError)
+    assert "transformers" in sys.modules
