@@ -15,8 +15,13 @@ from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.models import make_model
 from argbeam.models.contract import Network
 from argbeam.runtime.graph_cache import CudaRecorder
+from argbeam.search.constraints.automaton import compile_grammar
+from argbeam.search.constraints.grammar import Spelling
+from argbeam.search.constraints.notations import lark_grammar
+from argbeam.search.constraints.pushdown import Pushdown
+from argbeam.search.constraints.trie import Trie
 from argbeam.search.result import SearchResult
-from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
+from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained, UnconstrainedChoices
@@ -33,6 +38,10 @@ KINDS: dict[str, Model] = {
     "transformer_lm": TransformerLmModel(layers=2, hidden=8, heads=2, feed_forward=7, positions="rotary"),
 }
 ANYTHING = Unconstrained(VOCABULARY, end_symbol=True)
+# Few successors of each prefix, which are listed, and a stack of at most three brackets.
+ENTRIES = [(a, b, a, a + 1) for a in range(4, 8) for b in (4, 8)]
+LETTERS = Spelling(("",) * 4 + tuple("()abc"), spaced=False, whole=False)
+BRACKETS = Pushdown(compile_grammar(lark_grammar('start: ("(" start ")" | "a".."c")*', LETTERS)), depth=3)
 CASES: dict[str, tuple[Successors, Stop | None, ScoreRule]] = {
     "top": (ANYTHING, StopTop(), LastScore()),
     "best": (ANYTHING, StopBest(), LogprobSum(0.5)),
@@ -40,6 +49,8 @@ CASES: dict[str, tuple[Successors, Stop | None, ScoreRule]] = {
     "permutation": (Permutation(), None, LogprobSum()),
     "shift-reduce": (ShiftReduce(VOCABULARY, 3), None, LastScore()),
     "open permutation": (Permutation(), StopTop(), LastScore()),
+    "trie": (Trie.of(ENTRIES, vocabulary=VOCABULARY), StopBest(), LogprobSum()),
+    "grammar": (BRACKETS, StopTop(), ScoreSum()),
 }
 
 

@@ -8,17 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from argbeam.data.batches import Example, make_batch
+from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import DataError
 from argbeam.search import search
 from argbeam.search.constraints import trie as tries
+from argbeam.search.constraints.automaton import compile_grammar
+from argbeam.search.constraints.grammar import Spelling
+from argbeam.search.constraints.notations import lark_grammar
+from argbeam.search.constraints.pushdown import Pushdown
 from argbeam.search.constraints.trie import Trie, TrieChoices
 from argbeam.search.gold import Gold, Restart
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
-from argbeam.search.successors import ListsSuccessors, check_gold
+from argbeam.search.successors import ListsSuccessors, Successors, check_gold
+from loss_cases import small_lstm
 from oracles import (
     BruteForce,
     Next,
@@ -33,6 +38,7 @@ from oracles import (
     logprob_sum,
     score_sum,
 )
+from tape import TapeRecorder, as_on_a_device
 
 SHARED = [(4, 5), (4, 5, 6), (4,), (7, 7, 7, 7), (5, 4)]  # prefixes of each other, and different lengths
 
@@ -163,6 +169,39 @@ def test_listed_successors_give_the_training_search_of_the_mask(
     there_TBJ = (masked.beams.scores_TBJ > NEVER) & active_BT.T[..., None]  # what is in empty places does not matter
     for name, expected in vars(masked.beams).items():
         assert_close(getattr(listed.beams, name)[there_TBJ], expected[there_TBJ])
+
+
+@pytest.mark.parametrize("kind", ["trie", "grammar"])
+def test_a_training_search_under_a_constraint_can_be_captured(kind: str) -> None:
+    """Nothing is read back from the device; a replay over another batch gives what a search of it gives."""
+    successors: Successors = Trie.of([(a, b, a) for a in range(4, 7) for b in (4, 9)], vocabulary=12)
+    if kind == "grammar":
+        letters = Spelling(("",) * 4 + tuple("()abcdef"), spaced=False, whole=False)
+        text = 'start: ("(" start ")" | "a".."c")*'
+        successors = Pushdown(compile_grammar(lark_grammar(text, letters)), depth=3)
+    model = small_lstm(12)
+    targets = [(4, 9, 4, EOS), (6, 4, 6, EOS), (5, 9, 5, EOS)] if kind == "trie" else [(4, 6, 5, EOS), (7, 8, EOS)]
+    batches = [make_batch([Example((4, 5), target, i)], target_length=4) for i, target in enumerate(targets)]
+
+    def searched(batch: Batch) -> SearchResult:
+        gold, length_B = Gold(batch.target_BT, batch.target_length_B, Restart()), batch.target_length_B
+        found = search.beam_search(
+            model, model.encode(batch, None), successors.start(batch), beam_size=3, length_B=length_B, steps=4,
+            rule=ScoreSum(), stop=StopTop(), gold=gold, n_best=0,
+        )  # fmt: skip
+        assert found.violations is not None
+        return found
+
+    place, expected = batches[0].clone(torch.device("cpu")), []
+    with as_on_a_device():
+        expected = [vars(searched(batch).violations) for batch in batches]
+    with TapeRecorder().record() as tape:
+        found = searched(place)
+    for batch, values in zip(batches, expected, strict=True):
+        place.copy_from(batch)
+        tape.replay()
+        for name, value in values.items():
+            assert_close(getattr(found.violations, name), value)
 
 
 @given(entries=entry_lists)

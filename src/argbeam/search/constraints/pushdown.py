@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -36,10 +37,10 @@ class Pushdown:
     def start(self, batch: Batch) -> "PushdownChoices":
         device, found = batch.source_BS.device, self.automaton
         if device not in self._tables:  # once, and before any capture: the first use of a shape runs eagerly
-            arrays = (found.class_V, found.size_QC, found.pushed_QCM, found.ends_Q)
+            arrays = (found.class_V, found.size_QC.astype(np.int16), found.pushed_QCM, found.ends_Q)
             self._tables[device] = PushdownTables(*(torch.from_numpy(array).to(device) for array in arrays))
-        stack_BD = torch.full((len(batch.source_length_B), self.depth), NOTHING, device=device)
-        stack_BD[:, 0] = found.start
+        start_B1 = torch.full_like(batch.source_length_B, found.start)[:, None]
+        stack_BD = torch.nn.functional.pad(start_B1, (0, self.depth - 1), value=NOTHING)
         return PushdownChoices(self._tables[device], stack_BD)
 
     def accepts(self, tokens: Sequence[int]) -> bool:
@@ -76,18 +77,17 @@ class PushdownChoices:
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:
-        size_NDC = self.tables.size_QC[self.stack_ND]
-        taken_NDC = self._reached_ND()[..., None] & (size_NDC > 0) & (size_NDC <= self._room_ND()[..., None])
-        # The first state that takes a token has to have room: one below it does not count.
-        first_NDC = (size_NDC > 0).cumsum(1) <= 1
-        allowed_NC = (taken_NDC & first_NDC).any(1)
+        size_NDC = self.tables.size_QC.index_select(0, self.stack_ND.flatten()).view(*self.stack_ND.shape, -1)
+        # Of the states that are reached, one at most takes a token: the grammar is deterministic.
+        room_ND = torch.where(self._reached_ND(), self._room_ND(), 0).to(size_NDC.dtype)
+        allowed_NC = ((size_NDC > 0) & (size_NDC <= room_ND[..., None])).any(1)
         allowed_NC[:, END] = self.tables.ends_Q[self.stack_ND].all(1)
         return allowed_NC[:, self.tables.class_V]
 
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "PushdownChoices":
         tables, depth = self.tables, self.stack_ND.shape[1]
         class_N = tables.class_V[tokens_N]
-        size_ND = tables.size_QC[self.stack_ND, class_N[:, None]]
+        size_ND = tables.size_QC[self.stack_ND, class_N[:, None]].long()
         taken_ND = self._reached_ND() & (size_ND > 0)
         place_N1 = taken_ND.int().argmax(1, keepdim=True)
         state_N = self.stack_ND.gather(1, place_N1)[:, 0]

@@ -1,10 +1,11 @@
 """Automata of the rules of a grammar: states, edges that take an atom or call a rule, and what one atom leads to.
 
-Rules that do not contain themselves are inlined, so that a regular grammar becomes one automaton. One atom must tell
-what to do (the grammar is LL(1) once common beginnings are factored out, which automata do by themselves); otherwise
-`NotDeterministic` says why.
+All rules are inlined but for a few, without which no rule would contain itself, so that a regular grammar becomes one
+automaton. One atom must tell what to do (the grammar is LL(1) once common beginnings are factored out, which automata
+do by themselves); otherwise `NotDeterministic` says why.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -38,28 +39,42 @@ def classes_of(grammar: Grammar) -> dict[int, int]:
     return {atom: classes.setdefault(tuple(inside), len(classes)) for atom, inside in sorted(members.items())}
 
 
-def recursive_rules(rules: Mapping[str, Node], start: str) -> set[str]:
-    """The rules that an output may need and that contain themselves, through others or not."""
+def called_rules(rules: Mapping[str, Node], start: str) -> set[str]:
+    """Few rules without which no rule contains itself: these are called, and all others can be inlined."""
+    called: set[str] = set()
+    while loops := _recursive(rules, start, called):
+        # Rules that are named most often go first, the start before all: each call takes a place on the stack.
+        named = Counter(name for loop in loops for name in references(rules[loop]))
+        called.add(max(sorted(loops), key=lambda rule: (rule == start, named[rule])))
+    return called
+
+
+def _recursive(rules: Mapping[str, Node], start: str, called: set[str]) -> set[str]:
+    """The rules that an output may need and that contain themselves, other than through called ones."""
     reached = {name: set(references(node)) for name, node in rules.items()}
-    changed = True
-    while changed:
-        changed = False
-        for found in reached.values():
-            more = set().union(*(reached[name] for name in found)) - found
-            found |= more
-            changed = changed or bool(more)
-    return {name for name in {start, *reached[start]} if name in reached[name]}
+    needed = _closed({start}, reached)
+    inlined = {name: found - called for name, found in reached.items()}
+    return {name for name in needed - called if name in _closed(inlined[name], inlined)}
+
+
+def _closed(names: set[str], reached: Mapping[str, set[str]]) -> set[str]:
+    found, waiting = set(names), list(names)
+    while waiting:
+        more = reached[waiting.pop()] - found
+        found |= more
+        waiting += more
+    return found
 
 
 class RuleAutomata:
-    """One automaton for the start rule and for each rule that contains itself; states are numbered through.
+    """One automaton for the start rule and for each rule that is called; states are numbered through.
 
     `edges[q]` leads from a class, or from the name of a rule that is called, to a state. Every state can reach an end.
     """
 
     def __init__(self, grammar: Grammar, atom_classes: Mapping[int, int]) -> None:
         self.rules, self.atom_classes = grammar.rules, atom_classes
-        self.called = recursive_rules(grammar.rules, grammar.start)
+        self.called = called_rules(grammar.rules, grammar.start)
         self.edges: list[dict[int | str, int]] = []
         self.final: list[bool] = []
         self.rule_of: list[str] = []

@@ -25,6 +25,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import DataError
+from argbeam.runtime.device import power_of_two
 from argbeam.search.successors import Listed
 
 NOWHERE, ROOT = 0, 1
@@ -36,7 +37,7 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 @dataclass(frozen=True)
 class TrieTables:
-    """A trie on one device. `widths[t]` is the most successors of a prefix of t tokens."""
+    """A trie on one device. No prefix of t tokens has more successors than `widths[t]`, a power of two."""
 
     first_X: Int[Tensor, " X"]
     token_E: Int[Tensor, " E"]
@@ -153,7 +154,9 @@ class Trie:
         first_X, token_E, children_DV = (
             torch.from_numpy(table.copy()).to(device) for table in (self.first_X, self.token_E, child_DV)
         )
-        return TrieTables(first_X, token_E, children_DV, dense_levels, tuple(max(1, width) for width in widths))
+        return TrieTables(
+            first_X, token_E, children_DV, dense_levels, tuple(power_of_two(max(1, width)) for width in widths)
+        )
 
 
 @dataclass(frozen=True)
