@@ -102,3 +102,16 @@ def test_nothing_is_pickled(path: Path) -> None:
             assert not names & {"torch.save", "torch.load"}
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
             assert node.attr not in {"save", "load"}, f"{path}:{node.lineno}: torch.{node.attr}"
+
+
+def test_hugging_faces_packages_are_imported_at_first_use() -> None:
+    """In functions, except for the module of a class that is itself imported at first use."""
+    heavy = {"transformers", "peft", "accelerate"}
+    found = set()
+    for path in FILES:
+        for node in TREES[path].body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if {name.split(".")[0] for name in names} & heavy or "argbeam.huggingface.trainer" in names:
+                found.add(dotted(path))
+    assert found == {"huggingface.trainer"}

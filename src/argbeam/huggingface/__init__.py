@@ -7,12 +7,13 @@ in that need more than a model: a `Trainer`, and what `generate` takes. The extr
 
 from typing import TYPE_CHECKING, Any
 
+from argbeam.huggingface.generation import AllowedByFunction, SuccessorsProcessor, search_by
 from argbeam.models.huggingface.adapt import Texts, adapt
 
 if TYPE_CHECKING:
     from argbeam.huggingface.trainer import SearchTrainer
 
-__all__ = ["SearchTrainer", "Texts", "adapt"]
+__all__ = ["AllowedByFunction", "SearchTrainer", "SuccessorsProcessor", "Texts", "adapt", "search_by"]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,14 +29,14 @@ def batch_of(inputs: dict[str, Any], model: HuggingFaceModel) -> Batch:
         if host_may_look(ids_BX) and not bool(prompt_BX.any(1).all()):
             raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
         real_BX = prompt_BX
-    source_BS, source_length_B = _to_the_left(ids_BX, real_BX, pad)
+    source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad)
     forced = model.decoder_prompt[1:]
     if forced:
         prefix_F = torch.tensor(forced, device=labels_BX.device)
         starts_B1 = (labels_BX[:, : len(forced)] == prefix_F).all(1, keepdim=True)
         place_X = torch.arange(labels_BX.shape[1], device=labels_BX.device)
         gold_BX = gold_BX & ~(starts_B1 & (place_X < len(forced)))
-    target_BT, length_B = _to_the_left(labels_BX, gold_BX, pad)
+    target_BT, length_B = to_the_left(labels_BX, gold_BX, pad)
     ends_BT = model.specials.ended(target_BT).long()
     place_T = torch.arange(target_BT.shape[1], device=length_B.device)
     until_BT = (ends_BT.cumsum(1) - ends_BT == 0) & (place_T < length_B[:, None])
@@ -50,7 +50,7 @@ def batch_of(inputs: dict[str, Any], model: HuggingFaceModel) -> Batch:
     )
 
 
-def _to_the_left(
+def to_the_left(
     ids_BX: Int[Tensor, "B X"], real_BX: Bool[Tensor, "B X"], pad: int
 ) -> tuple[Int[Tensor, "B Y"], Int[Tensor, " B"]]:
     """The real tokens of each row from its first column on, padding behind them, and their number."""

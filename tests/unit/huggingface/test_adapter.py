@@ -1,8 +1,6 @@
 """Adapted models of transformers: steps, given tokens, losses and searches against forwards by transformers itself."""
 
 import copy
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -190,11 +188,6 @@ def test_lora_is_trained_and_prompt_tuning_is_refused() -> None:
     assert all("lora_" in name for name in trained)
     soft = get_peft_model(tiny("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     assert "is a PromptTuningConfig; accepted" in refusal(adapt, soft, error=ConfigError)
-
-
-def test_argbeam_does_not_import_transformers() -> None:
-    code = "import argbeam, argbeam.huggingface, argbeam.models, sys; assert 'transformers' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_outside_of_argbeam_attention_is_ordinary() -> None:

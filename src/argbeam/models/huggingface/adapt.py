@@ -18,46 +18,65 @@ from argbeam.models.huggingface.adapter import (
 )
 
 
-def adapt(model: nn.Module, tokenizer: Any = None, *, decoder_prompt: Sequence[int] = ()) -> HuggingFaceModel:
+def adapt(
+    model: nn.Module, tokenizer: Any = None, *, decoder_prompt: Sequence[int] = (), generation_config: Any = None
+) -> HuggingFaceModel:
     """A model of transformers, or of peft, as argbeam's `Model`: every loss and the search take it.
 
-    The weights are shared: training the result trains `model`. Special tokens come from the model's generation
-    configuration, then from its configuration, then from the tokenizer. `decoder_prompt` are the tokens that an
-    encoder-decoder reads before an output, such as (decoder_start_token_id, language code); without it they are
-    decoder_start_token_id and, if there is one, forced_bos_token_id.
+    The weights are shared: training the result trains `model`. Special tokens come from the generation configuration,
+    the model's own if none is given, then from the model's configuration, then from the tokenizer. `decoder_prompt`
+    are the tokens that an encoder-decoder reads before an output, such as (decoder_start_token_id, language code);
+    without it they are decoder_start_token_id and, if there is one, forced_bos_token_id.
     """
     check_supported(model)
     use_attention(model)
-    prompt = tuple(decoder_prompt) or default_prompt(model)
-    return HuggingFaceModel(model, specials=special_tokens(model, tokenizer, prompt), decoder_prompt=prompt)
+    settings = _Settings(plain_model(model), generation_config)
+    prompt = tuple(decoder_prompt) or _default_prompt(settings)
+    return HuggingFaceModel(model, specials=_special_tokens(settings, tokenizer, prompt), decoder_prompt=prompt)
 
 
-def default_prompt(model: nn.Module) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of generation, and where they say nothing, of the model."""
+
+    base: Any
+    generation: Any
+
+    @property
+    def name(self) -> str:
+        return type(self.base).__name__
+
+    def get(self, name: str) -> Any:
+        for settings in (self.generation or getattr(self.base, "generation_config", None), self.base.config):
+            if getattr(settings, name, None) is not None:
+                return getattr(settings, name)
+        return None
+
+
+def _default_prompt(settings: _Settings) -> tuple[int, ...]:
     """The tokens that the decoder reads first in `generate`; a causal model reads its source."""
-    base = plain_model(model)
-    if type(base).__name__ not in ENCODER_DECODERS:
+    if settings.name not in ENCODER_DECODERS:
         return ()
-    start, forced = _setting(base, "decoder_start_token_id"), _setting(base, "forced_bos_token_id")
-    start = _setting(base, "bos_token_id") if start is None else start
+    start, forced = settings.get("decoder_start_token_id"), settings.get("forced_bos_token_id")
+    start = settings.get("bos_token_id") if start is None else start
     if start is None:
-        raise ConfigError(f"{type(base).__name__} without decoder_start_token_id; give adapt(decoder_prompt=...)")
+        raise ConfigError(f"{settings.name} without decoder_start_token_id; give adapt(decoder_prompt=...)")
     return (start,) if forced is None else (start, forced)
 
 
-def special_tokens(model: nn.Module, tokenizer: Any, prompt: Sequence[int]) -> SpecialTokens:
-    """The special tokens of a model: those that `generate` uses."""
-    base = plain_model(model)
-    found = {name: _setting(base, f"{name}_token_id") for name in ("eos", "pad", "bos")}
+def _special_tokens(settings: _Settings, tokenizer: Any, prompt: Sequence[int]) -> SpecialTokens:
+    """The special tokens that `generate` uses."""
+    found = {name: settings.get(f"{name}_token_id") for name in ("eos", "pad", "bos")}
     for name, token in found.items():
         found[name] = getattr(tokenizer, f"{name}_token_id", None) if token is None else token
     eos = found["eos"]
     if eos is None:
-        raise ConfigError(f"{type(base).__name__} without eos_token_id; set it in model.generation_config")
+        raise ConfigError(f"{settings.name} without eos_token_id; set it in model.generation_config")
     ends = tuple(eos) if isinstance(eos, Iterable) else (int(eos),)
     pad = ends[0] if found["pad"] is None else int(found["pad"])
     first = prompt[0] if prompt else found["bos"]
-    barred = {*(_setting(base, "suppress_tokens") or ())}
-    barred |= {words[0] for words in _setting(base, "bad_words_ids") or () if len(words) == 1}
+    barred = {*(settings.get("suppress_tokens") or ())}
+    barred |= {words[0] for words in settings.get("bad_words_ids") or () if len(words) == 1}
     barred |= {pad}
     return SpecialTokens(
         pad=pad,
@@ -100,9 +119,3 @@ def gold_of(ids: Sequence[int], model: HuggingFaceModel) -> tuple[int, ...]:
     tokens = list(ids[len(forced) :] if forced and tuple(ids[: len(forced)]) == forced else ids)
     end = next((place for place, token in enumerate(tokens) if token in model.specials.ends), None)
     return tuple(tokens[: end + 1]) if end is not None else (*tokens, model.specials.eos)
-
-
-def _setting(base: Any, name: str) -> Any:
-    """A setting of generation, or of the model."""
-    found = getattr(getattr(base, "generation_config", None), name, None)
-    return getattr(base.config, name, None) if found is None else found

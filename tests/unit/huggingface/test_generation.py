@@ -1,0 +1,145 @@
+"""Our search and transformers' `generate`: the same n best outputs, and each with the constraints of the other."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from argbeam.data.batches import Example, make_batch
+from argbeam.data.vocabulary import EOS, PAD
+from argbeam.errors import ConfigError
+from argbeam.huggingface import AllowedByFunction, SuccessorsProcessor, adapt, search_by
+from argbeam.search.constraints.trie import Trie
+from argbeam.search.score_rules import LogprobSum
+from argbeam.search.search import beam_search
+from argbeam.search.stop_rules import StopBest
+from argbeam.search.successors import Unconstrained
+from refusals import refusal
+from tiny_transformers import FAMILIES, VOCABULARY, tiny
+
+IDS = torch.tensor([[4, 5, 6], [7, 8, 8]])
+WORDS = [(4, 5), (4, 5, 6), (5,), (8, 7, 4), (6, 6, 6, 6)]
+BEST = {"num_beams": 3, "num_return_sequences": 3, "early_stopping": "never", "max_new_tokens": 8}
+
+
+def cut(row: list[int], ends: list[int]) -> tuple[int, ...]:
+    end = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
+    return tuple(row[: end + 1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_n_best_are_those_of_generate(family: str) -> None:
+    """Open and fixed length, one or two end symbols, length penalties 0 and 1."""
+    for seed in range(3):
+        draw = random.Random(f"{family}{seed}")
+        beam, power, limit, fixed = draw.choice([2, 3, 5]), float(seed % 2), draw.choice([5, 12]), seed == 2
+        ends = [EOS] if draw.random() < 0.5 else [EOS, 6]
+        network = tiny(family, seed=seed)
+        network.generation_config.eos_token_id = ends
+        model = adapt(network)
+        source = tuple(draw.randrange(4, 9) for _ in range(draw.randrange(1, 6)))
+        batch = make_batch([Example(source, (), 0), Example((4,) * 6, (), 1)], specials=model.specials)
+        found = beam_search(
+            model, model.encode(batch, None), Unconstrained(VOCABULARY, end_symbol=not fixed).start(batch),
+            beam_size=beam, length_B=torch.full((2,), limit), steps=limit, rule=LogprobSum(power),
+            stop=None if fixed else StopBest(cut_off=True), n_best=beam, specials=model.specials,
+        )  # fmt: skip
+        barred = [*model.specials.unwritten, *(ends if fixed else [])]
+        ids = torch.tensor([source])
+        theirs = network.generate(
+            ids, attention_mask=torch.ones_like(ids), num_beams=beam, num_return_sequences=beam, max_new_tokens=limit,
+            early_stopping="never", length_penalty=power, suppress_tokens=barred,
+        )  # fmt: skip
+        read = 1 if model.crosses else len(source)
+        ours = zip(found.tokens_BNT[0].tolist(), found.length_BN[0].tolist(), strict=True)
+        expected = [cut(row[read:], [] if fixed else ends) for row in theirs.tolist()]
+        assert [tuple(row[:length]) for row, length in ours if length] == expected
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_a_saved_model_gives_by_generate_what_our_search_gives(family: str, tmp_path: Path) -> None:
+    """Nothing of ours is saved: the class of transformers loads it."""
+    import transformers
+
+    network = tiny(family)
+    adapt(network)
+    options = BEST | {"suppress_tokens": [PAD]}
+    ours = network.generate(IDS, custom_generate=search_by(), **options)
+    network.save_pretrained(tmp_path)
+    again = getattr(transformers, FAMILIES[family][0]).from_pretrained(tmp_path, dtype=torch.float64)
+    assert again.config._attn_implementation != "argbeam"
+    theirs = again.generate(IDS, **options)
+    read = 1 if family == "t5" else 3
+    for one, other in zip(ours.tolist(), theirs.tolist(), strict=True):
+        assert cut(one[read:], [EOS]) == cut(other[read:], [EOS])
+
+
+def test_generate_decodes_a_padded_batch_by_our_search() -> None:
+    """A causal batch is padded on the left; scores come with the sequences, and the call's own special tokens count."""
+    network = tiny("llama")
+    ids = torch.tensor([[4, 5, 6], [PAD, 7, 8]])
+    options = BEST | {"attention_mask": (ids != PAD).long(), "return_dict_in_generate": True, "output_scores": True}
+    options |= {"suppress_tokens": [PAD, 5], "eos_token_id": [EOS, 8]}
+    ours = network.generate(ids, custom_generate=search_by(), **options)
+    theirs = network.generate(ids, **options)
+    for one, other in zip(ours.sequences.tolist(), theirs.sequences.tolist(), strict=True):
+        assert one[:3] == other[:3] and cut(one[3:], [EOS, 8]) == cut(other[3:], [EOS, 8])
+    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, rtol=1e-5, atol=1e-5, check_dtype=False)
+
+
+def test_forced_first_and_last_tokens_are_written() -> None:
+    network = tiny("bart")
+    options: dict[str, Any] = {"forced_bos_token_id": 7, "forced_eos_token_id": EOS, "length_penalty": 0.0}
+    options |= BEST | {"suppress_tokens": [PAD], "max_new_tokens": 4}
+    ours = network.generate(IDS, custom_generate=search_by(), **options)
+    theirs = network.generate(IDS, **options)
+    assert [cut(row[1:], [EOS]) for row in ours.tolist()] == [cut(row[1:], [EOS]) for row in theirs.tolist()]
+
+
+def trie_function(read: int) -> Any:
+    """The trie of `WORDS` as a `prefix_allowed_tokens_fn`."""
+
+    def allowed(sentence: int, ids: Tensor) -> list[int]:
+        prefix = tuple(ids.tolist()[read:])
+        ended = [(*word, EOS) for word in WORDS]
+        following = {word[len(prefix)] for word in ended if word[: len(prefix)] == prefix and len(word) > len(prefix)}
+        return sorted(following) or [EOS]
+
+    return allowed
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_constraints_go_from_one_to_the_other(family: str) -> None:
+    """A trie in our search, its function in `generate`, that function in our search, the trie in `generate`."""
+    network = tiny(family)
+    model, read = adapt(network), 1 if family == "t5" else 3
+    trie = Trie.of(WORDS, vocabulary=VOCABULARY, specials=model.specials)
+    function = trie_function(read)
+    batch = make_batch([Example(tuple(row), (), i) for i, row in enumerate(IDS.tolist())], specials=model.specials)
+    options: dict[str, Any] = BEST | {"length_penalty": 0.0}
+    made = [
+        network.generate(IDS, custom_generate=search_by(trie), **options),
+        network.generate(IDS, custom_generate=search_by(), prefix_allowed_tokens_fn=function, **options),
+        network.generate(IDS, custom_generate=search_by(AllowedByFunction(function, model)), **options),
+        network.generate(IDS, prefix_allowed_tokens_fn=function, **options),
+        network.generate(IDS, logits_processor=[SuccessorsProcessor(trie, batch, read)], **options),
+    ]
+    outputs = [[cut(row[read:], [EOS]) for row in sequences.tolist()] for sequences in made]
+    assert all(found == outputs[0] for found in outputs)
+    assert {*outputs[0]} <= {(*word, EOS) for word in WORDS}
+
+
+def test_what_the_search_does_not_do_is_refused() -> None:
+    network, decode = tiny("gpt2"), search_by()
+
+    def refused(**options: Any) -> str:
+        return refusal(network.generate, IDS, custom_generate=decode, error=ConfigError, **options)
+
+    assert "do_sample=True" in refused(do_sample=True)
+    assert "NoRepeatNGramLogitsProcessor with argbeam's search; accepted" in refused(no_repeat_ngram_size=2)
+    trie = search_by(Trie.of(WORDS, vocabulary=VOCABULARY))
+    call = {"custom_generate": trie, "prefix_allowed_tokens_fn": trie_function(3)}
+    assert "one of them is accepted" in refusal(network.generate, IDS, error=ConfigError, **call)
