@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 
-.PHONY: setup demo test lint audit
+.PHONY: setup demo test docs lint audit
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ demo: setup
 
 test: setup lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The site, without a warning: docs/_build/index.html
+docs: setup
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 # What the index offers now must have the hashes of constraints.lock; pip-audit looks for known vulnerabilities.
 audit: setup

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import argbeam
 from argbeam.settings.listing import describe
 from argbeam.settings.recipe_files import shipped_recipes
 from own_decoder import GruSeq2Seq, letters_in_order
@@ -79,3 +80,17 @@ def text_of(page: str) -> str:
 
 def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Links between pages, code languages, docstrings: whatever Sphinx cannot make sense of is a warning."""
+    from sphinx.cmd.build import build_main
+
+    asked = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "doctrees")]
+    assert build_main([*asked, str(ROOT / "docs"), str(tmp_path / "site")]) == 0
+    assert (tmp_path / "site" / "results" / "measured.html").stat().st_size > 10_000  # a page outside of docs/
+
+
+@pytest.mark.parametrize("name", argbeam.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert re.search(rf"^\.\. auto(class|function):: argbeam\.{name}$", text_of("docs/reference.md"), re.MULTILINE)
