@@ -18,12 +18,12 @@ class ToyTask:
 
     constraint: Successors
     open_length: bool
-    source = VOCABULARY
-    target = VOCABULARY
+    source: Vocabulary = VOCABULARY
+    target: Vocabulary = VOCABULARY
 
     @property
     def unconstrained(self) -> Successors:
-        return Unconstrained(len(VOCABULARY), end_symbol=self.open_length)
+        return Unconstrained(len(self.target), end_symbol=self.open_length)
 
     @property
     def assets(self) -> dict[str, bytes]:
@@ -40,8 +40,8 @@ class ToyTask:
         return Item(source=words, surface=words)
 
     def example(self, item: Item, number: int) -> Example:
-        encode = VOCABULARY.encode
-        return Example(tuple(encode(item.source)), tuple(encode(item.target)), int(item.reference))
+        source, target = self.source.encode(item.source), self.target.encode(item.target)
+        return Example(tuple(source), tuple(target), int(item.reference))
 
     def training_view(self, example: Example, epoch: int) -> Example:
         return example
@@ -50,7 +50,7 @@ class ToyTask:
         return len(example.source)
 
     def text(self, item: Item, output: Sequence[int]) -> str:
-        return " ".join(VOCABULARY.decode(output))
+        return " ".join(self.target.decode(output))
 
     def score(self, items: Sequence[Item], outputs: Sequence[Sequence[int]]) -> Score:
         """The count of output tokens."""

@@ -242,6 +242,44 @@ def report(runs: RunFolders, out: Annotated[Path, folder("--out", "Where report.
 
 
 @_verb(
+    "Show beams and gold's path in them as one page.",
+    example="argbeam inspect demo/conbso --against demo/seq2seq --out inspect",
+)
+def inspect(
+    run: RunFolder,
+    out: Annotated[Path, folder("--out", "Where inspect.html and inspect.json go.")] = Path("inspect"),
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="train, dev or test.")] = "dev",
+    source: Annotated[str | None, file("--input", "Sentences, one a line, instead of a split; -: stdin.")] = None,
+    line: Annotated[list[str] | None, typer.Option("--line", metavar="TEXT", help="A sentence; repeatable.")] = None,
+    beam: Annotated[str, typer.Option(metavar="K,...", help="Beams of the summary; the widest is drawn.")] = "1,5,10",
+    limit: Annotated[int, number("--limit", "Sentences at most, from the first.", 1)] = 1000,
+    against: Annotated[Path | None, folder("--against", "Show this run beside it.", metavar="RUN")] = None,
+    sets: Sets = None,
+    data: DataFolder = None,
+) -> None:
+    """Search sentences and write what every step of the searches knew: a page (a single file) and its JSON.
+
+    A split has gold sequences, and so the training search and gold's path; lines have the plain search alone.
+    """
+    from argbeam.cli.inspect_page import inspect_to
+
+    _refuse_group("inspect")
+    others = [] if against is None else [against]
+    chosen = {"--input": source is not None, "--line": bool(line)}
+    for path in inspect_to(
+        [Path(run), *others],
+        out,
+        split="" if any(chosen.values()) else split,
+        source=source,
+        lines=line or [],
+        beams=parse_beams(beam),
+        limit=limit,
+        sets=[*(sets or []), *_root(data)],
+    ):
+        print(path)
+
+
+@_verb(
     "Time training steps and decoding on random data.",
     example="argbeam bench --device cpu --batch 16 --vocab 5000 --beams 2,6",
 )

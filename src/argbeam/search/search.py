@@ -20,6 +20,7 @@ from argbeam.models.state import State
 from argbeam.search.fused_step import kernel_fits, kernel_step
 from argbeam.search.gold import Gold, Verdict, gold_step, gold_tokens, violations_of
 from argbeam.search.live_rows import first_state, host_may_look, live_rows, next_state
+from argbeam.search.recorder import StepSeen
 from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
@@ -136,8 +137,12 @@ def search_in_parts(
     length_B: Int[Tensor, " B"],
     steps: int,
     gold: Gold | None = None,
+    watch: Callable[[StepSeen], None] | None = None,
 ) -> Iterator[Pause]:
-    """Generator form of `beam_search`: a `Pause` every 8 steps and one at the end. Call it under `torch.no_grad()`."""
+    """Generator form of `beam_search`: a `Pause` every 8 steps and one at the end. Call it under `torch.no_grad()`.
+
+    `watch` is called after every step.
+    """
     check_end_symbol(choices, open_length=settings.stop is not None)
     if gold is not None and settings.rule.valid_only:
         raise ConfigError(f"{settings.rule.name} in a search with gold: it is for decoding; logprob_sum is accepted")
@@ -160,14 +165,18 @@ def search_in_parts(
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
         scores, allowed_NC = score_successors(settings.rule, scorer, output_BRH, choices, live)
+        active_B = active_TB[t]
         if gold is None:
-            step, endings = decode_step(beam, scores, allowed_NC, endings, settings, active_TB[t], length_B, t)
+            active_B = active_B & ~endings.over_B
+            step, endings = decode_step(beam, scores, allowed_NC, endings, settings, active_B, length_B, t)
         else:
             if not on_host and kernel_fits(scores, settings.beam_size, golds[t]):
                 step, verdict = kernel_step(beam, scores, allowed_NC, golds[t])
             else:
                 step, verdict = gold_step(beam, scores, allowed_NC, golds[t], start)
             verdicts.append(verdict)
+        if watch is not None:
+            watch(StepSeen(beam, scores, allowed_NC, active_B, step, None if gold is None else verdicts[-1]))
         beam = step.beam
         history.append(step.successors)
         del scores  # a search may pause for long, and this is the widest of its tensors
@@ -206,7 +215,6 @@ def decode_step(
     refills = stop is not None and stop.refills(rule, beam_size)
     kept = beam_size * (1 + len(specials.ends) if refills else 1)
     best = scores.top_successors(beam, allowed_NC, kept=kept)
-    active_B = active_B & ~endings.over_B
     died_B = active_B & (best.scores_BJ[:, 0] == NEVER)
     active_B = active_B & ~died_B
     ended_BJ = specials.ended(best.tokens_BJ)

@@ -12,7 +12,7 @@ import pytest
 from command import Command, write_recipe
 from small_runs import finish, one_epoch
 
-VERBS = ("demo", "train", "decode", "evaluate", "reproduce", "report", "bench", "recipes", "settings")
+VERBS = ("demo", "train", "decode", "evaluate", "reproduce", "report", "inspect", "bench", "recipes", "settings")
 TREE = "1\ta\t_\tNOUN\tNN\t_\t{}\troot\t_\t_\n2\tb\t_\tNOUN\tNN\t_\t{}\tx\t_\t_\n\n"
 BEAMS = "accepted: whole numbers from 1 to 10000, such as 1,5,10"
 UNSET = "an empty name; is a variable of the shell not set?"
@@ -34,6 +34,11 @@ USAGE = [
     ("evaluate", "evaluate: RUN is missing; an example: argbeam evaluate ..."),
     ("report --out x", "report: RUN... is missing; an example: argbeam report ..."),
     ("report run", "report: --out is missing; ..."),
+    ("inspect", "inspect: RUN is missing; an example: argbeam inspect ..."),
+    ("inspect r --split all", "--split all: accepted: train, dev, test"),
+    ("inspect r --line x --input in", "--input and --line: one of them is accepted"),
+    ("inspect r --beam 0", f"--beam 0: {BEAMS}"),
+    ("inspect r --limit 0", "--limit 0: accepted: a whole number at least 1"),
     ("reproduce --out x", "reproduce: --data is missing; ..."),
     ("reproduce --data generated", "reproduce: --out is missing; ..."),
     ("demo x", "demo: unexpected argument x; `argbeam demo -h` lists what is accepted"),

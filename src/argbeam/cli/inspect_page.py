@@ -1,0 +1,44 @@
+"""`argbeam inspect`: its sentences, its runs and its files."""
+
+from collections.abc import Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from argbeam.cli.decode_lines import chunks, opened
+from argbeam.errors import ConfigError
+from argbeam.reports.inspection import write_inspection
+from argbeam.reports.progress import counting
+from argbeam.runs.inspect_run import InspectRequest, inspect_runs
+from argbeam.runs.load import open_run
+from argbeam.runtime.group import ALONE
+
+_SPLITS = ("train", "dev", "test")
+
+
+def inspect_to(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    split: str,
+    source: str | None,
+    lines: Sequence[str],
+    beams: Sequence[int],
+    limit: int,
+    sets: Sequence[str],
+) -> list[Path]:
+    """Search the sentences of a split, of a file or of the command with every run; return the files written."""
+    if source is not None and lines:
+        raise ConfigError("--input and --line: one of them is accepted")
+    if split and split not in _SPLITS:
+        raise ConfigError(f"--split {split}: accepted: {', '.join(_SPLITS)}")
+    where = "line "
+    if source is not None:
+        with opened(ALONE, source, "-") as files:
+            read = chain.from_iterable(chunks(files.source, files.name, most=limit))
+            lines, where = list(islice(read, limit)), f"{files.name}:"
+    request = InspectRequest(beams, split, lines, where, limit)
+    loaded = [open_run(path, sets) for path in runs]
+    inputs = [request.items(run) for run in loaded]
+    with counting("sentences", sum(map(len, inputs))) as done:
+        data = inspect_runs(loaded, inputs, request, done=done)
+    return write_inspection(data, out)

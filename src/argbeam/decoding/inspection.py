@@ -1,0 +1,200 @@
+"""Searches of sentences with a record of every step: the plain search, the training search, and gold's path in both."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from argbeam.data.batches import Batch, Example, in_order_of_length, make_batch
+from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis
+from argbeam.search.gold import EarlyUpdate, Gold, Policy
+from argbeam.search.recorder import Recorder, TreeStep, gold_kept, tree_of
+from argbeam.search.result import SearchResult
+from argbeam.search.search import SearchSettings, result_of, search_in_parts
+from argbeam.search.successors import Successors, allowed_tokens
+
+# Successors that are looked at beyond those kept, so that a rank can be told; of them so many are shown.
+_LOOKED_AT, _SHOWN = 20, 3
+
+
+@dataclass(frozen=True)
+class TrainingSearch:
+    """The search that training does with gold."""
+
+    successors: Successors
+    settings: SearchSettings
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The searches of one sentence. `hypotheses` are the outputs of the plain search, best first.
+
+    `training` is empty where there is no gold, or where training may not reach it. `gold_score` is that of the whole
+    gold output, as an output; None without gold. `lost` is the step, counted from 1, after which gold's prefix was not
+    on the beam (0: it never was lost). `forbidden` is the step at which the constraint forbids gold's token (0: none).
+    """
+
+    decoding: list[TreeStep]
+    training: list[TreeStep]
+    hypotheses: tuple[Hypothesis, ...]
+    dead: bool
+    gold_score: float | None
+    lost: int
+    forbidden: int
+
+
+@torch.no_grad()
+def inspect_examples(
+    decoder: BatchDecoder,
+    examples: Sequence[Example],
+    *,
+    beam: int,
+    training: TrainingSearch | None = None,
+    done: Callable[[int], None] = lambda count: None,
+) -> Iterator[Inspected]:
+    """Search every example, in order. `done` is called after each batch with its number of sentences."""
+    found: dict[int, Inspected] = {}
+    for numbers in in_order_of_length(examples, size=decoder.batch):
+        batch = make_batch([examples[i] for i in numbers], specials=decoder.task.target.specials).to(decoder.device)
+        limits = [decoder.task.limit(examples[i]) for i in numbers]
+        found.update(zip(numbers, _inspect_batch(decoder, batch, limits, beam, training), strict=True))
+        done(len(numbers))
+    yield from (found[i] for i in range(len(examples)))
+
+
+@torch.no_grad()
+def steps_lost(decoder: BatchDecoder, examples: Sequence[Example], *, beam: int) -> list[int]:
+    """`Inspected.lost` of every example that has gold, at another beam."""
+    lost: dict[int, int] = {}
+    for numbers in in_order_of_length(examples, size=decoder.batch):
+        batch = make_batch([examples[i] for i in numbers], specials=decoder.task.target.specials).to(decoder.device)
+        limits = [decoder.task.limit(examples[i]) for i in numbers]
+        result = _decode(decoder, batch, limits, _settings(decoder, beam, n_best=1), None)
+        lost.update(zip(numbers, _lost(result, batch, beam), strict=True))
+    return [lost[i] for i, example in enumerate(examples) if example.target]
+
+
+def _inspect_batch(
+    decoder: BatchDecoder, batch: Batch, limits: Sequence[int], beam: int, training: TrainingSearch | None
+) -> list[Inspected]:
+    specials, recorder = decoder.task.target.specials, Recorder(_LOOKED_AT)
+    settings = _settings(decoder, beam, n_best=beam)
+    result = _decode(decoder, batch, limits, settings, recorder)
+    golds = [row[:length] for row, length in _rows(batch)]
+    forbidden = _forbidden(decoder.task.constraint, batch, len(decoder.task.target))
+    gold_scores = _gold_scores(decoder, batch, settings) if batch.target_BT.shape[1] else [[]] * len(golds)
+    trained: Recorder | None = None
+    blocked: Sequence[int] = [0] * len(golds)
+    if training is not None and batch.target_BT.shape[1]:
+        trained = Recorder(_LOOKED_AT)
+        blocked = _forbidden(training.successors, batch, len(decoder.task.target))
+        _search(decoder, batch, training.successors, training.settings, training.policy, trained)
+    lost, hypotheses = _lost(result, batch, beam), _hypotheses(result)
+    dead, ends = result.dead_B.tolist(), specials.ends if settings.stop is not None else ()
+    found = []
+    for i, gold in enumerate(golds):
+        scores = gold_scores[i][: len(gold)]
+        tree = tree_of(recorder, i, ends=ends, gold=gold, gold_scores=scores, shown=_SHOWN)
+        final: float | None = None
+        if gold and not forbidden[i] and len(scores) == len(gold):
+            final = scores[-1]
+            if settings.stop is not None:
+                final = float(settings.rule.finished_scores(torch.tensor([[final]]), len(gold)))
+        restarted: list[TreeStep] = []
+        if trained is not None and gold and not blocked[i]:
+            restarted = tree_of(trained, i, ends=ends, gold=gold, shown=_SHOWN)
+        found.append(Inspected(tree, restarted, hypotheses[i], dead[i], final, lost[i], forbidden[i]))
+    return found
+
+
+def _settings(decoder: BatchDecoder, beam: int, *, n_best: int) -> SearchSettings:
+    stop = decoder.stop if decoder.task.open_length else None
+    return SearchSettings(beam, decoder.rule, stop, n_best, specials=decoder.task.target.specials)
+
+
+def _rows(batch: Batch) -> Iterator[tuple[list[int], int]]:
+    return zip(batch.target_BT.tolist(), batch.target_length_B.tolist(), strict=True)
+
+
+def _decode(
+    decoder: BatchDecoder, batch: Batch, limits: Sequence[int], settings: SearchSettings, recorder: Recorder | None
+) -> SearchResult:
+    """The plain search."""
+    state, choices = decoder.model.encode(batch, None), decoder.task.constraint.start(batch)
+    length_B = torch.tensor(limits, device=decoder.device)
+    return result_of(
+        search_in_parts(decoder.model, state, choices, settings, length_B=length_B, steps=max(limits), watch=recorder)
+    )
+
+
+def _search(
+    decoder: BatchDecoder,
+    batch: Batch,
+    successors: Successors,
+    settings: SearchSettings,
+    policy: Policy,
+    recorder: Recorder | None = None,
+) -> SearchResult:
+    """A search with gold."""
+    state, choices = decoder.model.encode(batch, None), successors.start(batch)
+    gold = Gold(batch.target_BT, batch.target_length_B, policy)
+    steps = batch.target_BT.shape[1]
+    pauses = search_in_parts(
+        decoder.model, state, choices, settings, length_B=gold.length_B, steps=steps, gold=gold, watch=recorder
+    )
+    return result_of(pauses)
+
+
+def _gold_scores(decoder: BatchDecoder, batch: Batch, settings: SearchSettings) -> list[list[float]]:
+    """Scores of gold's prefixes under the rule of decoding, from gold's lane of a search of beam 1."""
+    if settings.rule.valid_only:  # no search with gold has this rule: gold's score is known while it is on the beam
+        return [[] for _ in range(batch.shape[0])]
+    narrow = SearchSettings(1, settings.rule, settings.stop, n_best=0, specials=settings.specials)
+    violations = _search(decoder, batch, decoder.task.constraint, narrow, EarlyUpdate(0.0)).violations
+    assert violations is not None
+    return violations.gold_score_BT.tolist()
+
+
+def _lost(result: SearchResult, batch: Batch, beam: int) -> list[int]:
+    """The step, counted from 1, after which gold's prefix was not on the beam; 0: it never was lost."""
+    length_B, gold_BT = batch.target_length_B, batch.target_BT
+    if not gold_BT.shape[1]:
+        return [0] * len(length_B)
+    kept_TB = gold_kept(result.beams, gold_BT, beam_size=beam)
+    short = gold_BT.shape[1] - len(kept_TB)  # the search may have ended before gold does
+    kept_TB = torch.nn.functional.pad(kept_TB, (0, 0, 0, short))
+    through_B = kept_TB.long().cumprod(0).sum(0).minimum(length_B)
+    return torch.where(through_B < length_B, through_B + 1, 0).tolist()
+
+
+def _hypotheses(result: SearchResult) -> list[tuple[Hypothesis, ...]]:
+    rows = zip(
+        result.tokens_BNT.tolist(),
+        result.length_BN.tolist(),
+        result.score_BN.tolist(),
+        result.finished_BN.tolist(),
+        strict=True,
+    )
+    return [
+        tuple(
+            Hypothesis(tuple(tokens[:length]), score, ended)
+            for tokens, length, score, ended in zip(*row, strict=True)
+            if score > -math.inf
+        )
+        for row in rows
+    ]
+
+
+def _forbidden(successors: Successors, batch: Batch, vocabulary: int) -> list[int]:
+    """The first step, counted from 1, at which gold's token is not valid; 0: none."""
+    choices, step_B = successors.start(batch), torch.zeros_like(batch.target_length_B)
+    for t, token_B in enumerate(batch.target_BT.unbind(1)):
+        allowed_NV: Bool[Tensor, "N V"] = allowed_tokens(choices, vocabulary).expand(len(token_B), -1)
+        wrong_B: Int[Tensor, " B"] = ~allowed_NV.gather(1, token_B[:, None])[:, 0] & (t < batch.target_length_B)
+        step_B = torch.where((step_B == 0) & wrong_B, t + 1, step_B)
+        choices = choices.advance(token_B)
+    return step_B.tolist()

@@ -1,0 +1,88 @@
+"""`argbeam inspect`: its searches are those of decode, and gold is lost where the beams say so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from argbeam.runs.load import load
+from command import Command
+
+HOSTILE = "</script><b>x"
+
+
+def inspected(argbeam: Command, out: Path, *arguments: str | Path, stdin: bytes = b"") -> dict[str, Any]:
+    done = argbeam("inspect", *arguments, "--out", out, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(out / "inspect.html"), str(out / "inspect.json")]
+    data: dict[str, Any] = json.loads((out / "inspect.json").read_text(encoding="utf-8"))
+    return data
+
+
+def prefixes(data: dict[str, Any], view: dict[str, Any], fates: str) -> list[set[tuple[int, ...]]]:
+    """The hypotheses of each step with one of these fates, as tokens."""
+    found, rows = [], list[tuple[int, ...]]()
+    for parents, tokens, marks in zip(view["parents"], view["tokens"], view["fates"], strict=True):
+        rows = [(*(rows[p] if p >= 0 else ()), token) for p, token in zip(parents, tokens, strict=True)]
+        found.append({row for row, mark in zip(rows, marks, strict=True) if mark in fates})
+    return found
+
+
+@pytest.mark.parametrize("name", ["bso", "parsing", "translation"])
+def test_outputs_are_those_of_decode_and_gold_is_lost_where_no_hypothesis_is_its_prefix(
+    name: str, argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    data = inspected(argbeam, tmp_path, runs[name], "--split", "test", "--beam", "3,1")
+    run = load(runs[name], device="cpu")
+    lines = [" ".join(item.surface) for item in run.items("test")]
+    assert [sentence["source"] for sentence in data["sentences"]] == lines
+    assert (data["beam"], data["runs"][0]["with_gold"]) == (3, len(lines))
+    lost = {1: 0, 3: 0}
+    for sentence, (_, item, decoded) in zip(data["sentences"], run.search_items(lines, beam=3, n_best=3), strict=True):
+        (found,) = sentence["runs"]
+        outputs = [[run.task.text(item, h.tokens), round(h.score, 3), h.finished] for h in decoded.hypotheses]
+        assert found["outputs"] == outputs
+        kept = prefixes(data, found["decoding"], "ke")
+        gold = tuple(found["gold"])
+        on = [t < len(kept) and gold[: t + 1] in kept[t] for t in range(len(gold))]
+        assert found["lost"] == (0 if all(on) else on.index(False) + 1)
+        assert not found["forbidden"] and len(found["training"]["violation"]) == len(gold)
+        lost[3] += found["lost"] > 0
+    greedy = run.search_items(lines, beam=1)
+    for (_, _, decoded), item in zip(greedy, run.items("test"), strict=True):
+        lost[1] += decoded.hypotheses[0].tokens != run.task.example(item, 0).target
+    found_lost = data["runs"][0]["lost"]
+    assert {int(beam): row["lost"] for beam, row in found_lost.items()} == lost
+    assert all(sum(row["by_step"]) == row["lost"] for row in found_lost.values())
+
+
+def test_two_runs_stand_side_by_side_on_the_same_sentences(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    arguments = (runs["bso"], "--against", runs["ordering"], "--beam", "2", "--limit", "4")
+    data = inspected(argbeam, tmp_path, *arguments)
+    assert [run["training"]["own"] for run in data["runs"]] == [True, False]
+    assert [len(sentence["runs"]) for sentence in data["sentences"]] == [2] * 4
+    done = argbeam("inspect", runs["bso"], "--against", runs["translation"], "--out", tmp_path)
+    assert done.returncode == 2 and "its sentences are not those of" in done.stderr
+
+
+def test_lines_have_the_plain_search_alone_and_stay_text(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    by_line = inspected(argbeam, tmp_path / "a", runs["bso"], "--line", HOSTILE, "--line", "a b", "--beam", "2")
+    by_file = inspected(
+        argbeam, tmp_path / "b", runs["bso"], "--input", "-", "--beam", "2", stdin=b"</script><b>x\n\na b\n"
+    )
+    assert by_line["sentences"] == by_file["sentences"]
+    assert [sentence["source"] for sentence in by_line["sentences"]] == [HOSTILE, "a b"]
+    for sentence in by_line["sentences"]:
+        (found,) = sentence["runs"]
+        assert found["training"] is None and found["gold"] == [] and "gold" not in found["decoding"]
+    assert HOSTILE not in (tmp_path / "a" / "inspect.html").read_text(encoding="utf-8")
+    done = argbeam("inspect", runs["bso"], "--input", "-", "--out", tmp_path / "c")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "argbeam: error: the input: no sentence to search; one line at least is expected\n",
+    )
