@@ -11,7 +11,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, in_order_of_length, make_batch
 from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis
 from argbeam.search.gold import EarlyUpdate, Gold, Policy
-from argbeam.search.recorder import Recorder, TreeStep, gold_kept, tree_of
+from argbeam.search.recorder import SearchRecorder, TreeStep, gold_kept, tree_of
 from argbeam.search.result import SearchResult
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.successors import Successors, allowed_tokens
@@ -81,16 +81,16 @@ def steps_lost(decoder: BatchDecoder, examples: Sequence[Example], *, beam: int)
 def _inspect_batch(
     decoder: BatchDecoder, batch: Batch, limits: Sequence[int], beam: int, training: TrainingSearch | None
 ) -> list[Inspected]:
-    specials, recorder = decoder.task.target.specials, Recorder(_LOOKED_AT)
+    specials, recorder = decoder.task.target.specials, SearchRecorder(_LOOKED_AT)
     settings = _settings(decoder, beam, n_best=beam)
     result = _decode(decoder, batch, limits, settings, recorder)
     golds = [row[:length] for row, length in _rows(batch)]
     forbidden = _forbidden(decoder.task.constraint, batch, len(decoder.task.target))
     gold_scores = _gold_scores(decoder, batch, settings) if batch.target_BT.shape[1] else [[]] * len(golds)
-    trained: Recorder | None = None
+    trained: SearchRecorder | None = None
     blocked: Sequence[int] = [0] * len(golds)
     if training is not None and batch.target_BT.shape[1]:
-        trained = Recorder(_LOOKED_AT)
+        trained = SearchRecorder(_LOOKED_AT)
         blocked = _forbidden(training.successors, batch, len(decoder.task.target))
         _search(decoder, batch, training.successors, training.settings, training.policy, trained)
     lost, hypotheses = _lost(result, batch, beam), _hypotheses(result)
@@ -121,7 +121,11 @@ def _rows(batch: Batch) -> Iterator[tuple[list[int], int]]:
 
 
 def _decode(
-    decoder: BatchDecoder, batch: Batch, limits: Sequence[int], settings: SearchSettings, recorder: Recorder | None
+    decoder: BatchDecoder,
+    batch: Batch,
+    limits: Sequence[int],
+    settings: SearchSettings,
+    recorder: SearchRecorder | None,
 ) -> SearchResult:
     """The plain search."""
     state, choices = decoder.model.encode(batch, None), decoder.task.constraint.start(batch)
@@ -137,7 +141,7 @@ def _search(
     successors: Successors,
     settings: SearchSettings,
     policy: Policy,
-    recorder: Recorder | None = None,
+    recorder: SearchRecorder | None = None,
 ) -> SearchResult:
     """A search with gold."""
     state, choices = decoder.model.encode(batch, None), successors.start(batch)

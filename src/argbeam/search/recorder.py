@@ -1,6 +1,6 @@
 """A record of a search: the tree of its hypotheses, with gold's path through it.
 
-`search_in_parts` shows every step to a `Recorder`, which holds what the step already knows. `tree_of` reads one
+`search_in_parts` shows every step to a `SearchRecorder`, which holds what the step already knows. `tree_of` reads one
 sentence of it.
 """
 
@@ -38,7 +38,7 @@ class StepSeen:
 
 
 @dataclass(frozen=True)
-class Recorder:
+class SearchRecorder:
     """Holds, for every step of a search, its successors and the best `dropped` of those that were not kept.
 
     `steps` has a table of plain lists for each step, a row for each sentence.
@@ -98,7 +98,7 @@ class TreeStep:
 
 
 def tree_of(
-    recorder: Recorder,
+    recorder: SearchRecorder,
     sentence: int,
     *,
     ends: Sequence[int] = (),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from argbeam.data.vocabulary import EOS
 from argbeam.search.gold import Gold, Policy, Restart
-from argbeam.search.recorder import DROPPED, ENDED, GOLD, KEPT, Recorder, TreeStep, gold_kept, tree_of
+from argbeam.search.recorder import DROPPED, ENDED, GOLD, KEPT, SearchRecorder, TreeStep, gold_kept, tree_of
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
@@ -23,7 +23,7 @@ from toy_cases import GOLD_CASES, Case, beams_of, rules
 
 def figure(policy: Policy | None) -> list[TreeStep]:
     """The search of the figure, with gold or as decoding does it."""
-    table, batch, recorder = model(), sentence(), Recorder(20)
+    table, batch, recorder = model(), sentence(), SearchRecorder(20)
     gold = None if policy is None else Gold(batch.target_BT, batch.target_length_B, policy)
     with torch.no_grad():
         state, choices = table.encode(batch, None), SUCCESSORS.start(batch)
@@ -74,8 +74,8 @@ def test_the_tree_of_the_plain_search_has_golds_path_beside_the_beam() -> None:
 
 def recorded(
     case: Case, settings: SearchSettings, golds: list[Tokens] | None = None, policy: Policy | None = None
-) -> tuple[SearchResult, Recorder]:
-    recorder = Recorder(5)
+) -> tuple[SearchResult, SearchRecorder]:
+    recorder = SearchRecorder(5)
     plain: Any = partial(search_in_parts, watch=recorder)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("argbeam.search.search.search_in_parts", plain)
