@@ -336,6 +336,30 @@ def bench(
         show_rows(rows, shape, chosen)
 
 
+@_verb("Answer requests for decoding over HTTP.", example="argbeam serve demo/conbso --port 8000")
+def serve(
+    run: RunFolder,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, number("--port", "Port to listen at.", 1, 65535)] = 8000,
+    sets: Sets = None,
+) -> None:
+    """Answer POST /decode {"lines": [...], "beam": K, "n_best": N} and GET /health until it is stopped.
+
+    Only programs of this machine reach it, unless --host asks for more.
+    """
+    from argbeam.reports.progress import note
+    from argbeam.runs.load import open_run
+
+    try:
+        from argbeam.server.app import serve as answer
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serve needs {error.name}; install it with: pip install 'argbeam[serve]'") from None
+    _refuse_group("serve")
+    opened = open_run(Path(run), sets or [])
+    note(f"serving {run} at http://{host}:{port}; Ctrl-C stops")
+    answer(opened, host=host, port=port)
+
+
 @_verb("List the shipped recipes, or print one.", example="argbeam recipes word_ordering/bso")
 def recipes(name: OptionalRecipe = None) -> None:
     """List the shipped recipes, or print one."""

@@ -1,0 +1,113 @@
+"""A run over HTTP: `POST /decode` for programs, `GET /health` for those who watch it.
+
+Addresses are local unless asked otherwise, and then requests must name a local host: a page of another site cannot
+reach the model through the browser of its reader.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from argbeam import __version__
+from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.runs.load import Run
+from argbeam.server.requests import BusyError, Limits, RequestQueue
+from argbeam.settings import MOST_BEAM
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+# Requests that clients have sent when the server is stopped are answered, but not for longer than this.
+STOP_SECONDS = 10
+
+
+class DecodeRequest(BaseModel):
+    """The body of `POST /decode`; a beam of 0 is the recipe's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    lines: list[str]
+    beam: int = Field(default=0, ge=0, le=MOST_BEAM)
+    n_best: int = Field(default=1, ge=1, le=MOST_BEAM)
+
+
+def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LOCAL) -> Starlette:  # noqa: B008 - frozen
+    """The application; `hosts` are the names that requests may call it by, "*" for any."""
+    queue = RequestQueue(run, limits)
+
+    async def decode(request: Request) -> Response:
+        asked = _parsed(await _body(request, limits.bytes))
+        answer = await run_in_threadpool(queue.ask, asked.lines, beam=asked.beam, n_best=asked.n_best)
+        outputs = await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
+        return JSONResponse({"outputs": [[asdict(one) for one in line] for line in outputs]})
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "run": repr(run), "waiting": len(queue), "version": __version__})
+
+    @contextlib.asynccontextmanager
+    async def open_until_stopped(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(queue.close)
+
+    return Starlette(
+        routes=[Route("/decode", decode, methods=["POST"]), Route("/health", health)],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        exception_handlers=dict.fromkeys((HTTPException, ArgbeamError, TimeoutError), _refuse),
+        lifespan=open_until_stopped,
+    )
+
+
+def serve(run: Run, *, host: str, port: int, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    """Answer until the process is asked to stop (SIGINT, SIGTERM)."""
+    import uvicorn
+
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen at {host}, port {port}: {error}; choose --host and --port") from None
+    app = make_app(run, limits, hosts=LOCAL if host in ("127.0.0.1", "localhost", "::1") else ("*",))
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body, read no further than `most` bytes."""
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise HTTPException(415, "content-type: application/json is accepted")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise HTTPException(413, f"a body above {most:,} bytes; send fewer lines")
+    return bytes(body)
+
+
+def _parsed(body: bytes) -> DecodeRequest:
+    try:
+        return DecodeRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the body"
+        accepted = '{"lines": [text, ...], "beam": a number, "n_best": a number}'
+        raise HTTPException(400, f"{place}: {first['msg'].lower()}; accepted: {accepted}") from None
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """An error as one line of JSON, with the status that says whose fault it is."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    for kind, code in ((DataError, 400), (BusyError, 503), (TimeoutError, 503)):
+        status = code if isinstance(error, kind) else status
+    said = error.detail if isinstance(error, HTTPException) else str(error) or "no answer in time; try again later"
+    return Response(json.dumps({"error": said}, ensure_ascii=False) + "\n", status, media_type="application/json")

@@ -1,0 +1,191 @@
+"""The server against the library: the same answers to fifty clients at once, and one line for what it refuses."""
+
+import http.client
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+import argbeam
+from argbeam.errors import ConfigError, DataError
+from argbeam.server.app import make_app, serve
+from argbeam.server.requests import BusyError, Limits, RequestQueue
+from refusals import refusal
+from small_runs import PRETRAIN, finish, short_text, small_recipe
+
+LIMITS = Limits(bytes=20_000, lines=60, seconds=20.0)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of word ordering."""
+    folder = tmp_path_factory.mktemp("served")
+    finish(small_recipe(data=short_text(folder), stages={"only": PRETRAIN}), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(path: Path) -> argbeam.Run:
+    return argbeam.load(path)
+
+
+@dataclass(frozen=True)
+class Client:
+    port: int
+
+    def send(self, verb: str, address: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        kind = {"content-type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+        connection.request(verb, address, body, kind)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text) if text.startswith(b"{") else text.decode()
+
+    def decode(self, **asked: Any) -> tuple[int, Any]:
+        return self.send("POST", "/decode", json.dumps(asked).encode())
+
+
+@contextmanager
+def serving(run: argbeam.Run, limits: Limits) -> Iterator[Client]:
+    """The server in a thread, at a free port."""
+    server = uvicorn.Server(uvicorn.Config(make_app(run, limits), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield Client(server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def client(run: argbeam.Run) -> Iterator[Client]:
+    with serving(run, LIMITS) as found:
+        yield found
+
+
+def test_fifty_clients_at_once_get_the_answers_of_the_library(client: Client, run: argbeam.Run) -> None:
+    lines = [" ".join(words) for words in itertools.permutations(["ba", "ti", "ko", "lu"], 3)]
+    asked = [[lines[n % len(lines)], "", lines[3 * n % len(lines)]] for n in range(100)]
+    with ThreadPoolExecutor(50) as clients:
+        answers = list(clients.map(lambda n: client.decode(lines=asked[n], beam=2 + n % 3, n_best=2), range(100)))
+    for n, (status, answer) in enumerate(answers):
+        assert status == 200
+        texts = [[output["text"] for output in line] for line in answer["outputs"]]
+        assert [line[0] if line else "" for line in texts] == run.decode(asked[n], beam=2 + n % 3)
+        assert texts[1] == []
+        for found, (_, decoded) in zip(answer["outputs"], run.search(asked[n], beam=2 + n % 3, n_best=2), strict=True):
+            scores = [hypothesis.score for hypothesis in decoded.hypotheses]
+            assert [output["score"] for output in found] == pytest.approx(scores, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "the body: invalid json"),
+        (b"[]", 400, "the body: input should be an object"),
+        (b'{"lines": "ba"}', 400, "lines: input should be a valid array"),
+        (b'{"lines": ["ba"], "beam": 0.5}', 400, "beam: input should be a valid integer"),
+        (b'{"lines": ["ba"], "beams": 5}', 400, "beams: extra inputs are not permitted"),
+        (b'{"lines": ["ba"], "n_best": 0}', 400, "n_best: input should be greater than or equal to 1"),
+        (json.dumps({"lines": ["ba"] * 61}).encode(), 400, "61 lines; at most 60 in one request"),
+        (json.dumps({"lines": ["ba", "ti " * 3000]}).encode(), 400, "line 2: 3,000 words; decode.max_words ="),
+        (b'{"lines": ["' + b"x" * 20_000 + b'"]}', 413, "a body above 20,000 bytes"),
+    ],
+)
+def test_a_request_that_is_wrong_is_refused_in_one_line(client: Client, body: bytes, status: int, said: str) -> None:
+    found, answer = client.send("POST", "/decode", body)
+    assert (found, answer["error"].startswith(said)) == (status, True), answer
+
+
+def test_another_address_verb_type_or_host_is_refused(client: Client) -> None:
+    assert client.send("GET", "/nothing") == (404, {"error": "Not Found"})
+    assert client.send("GET", "/decode")[0] == 405
+    assert client.send("POST", "/decode", b"{}", content_type="text/plain")[0] == 415
+    assert client.send("GET", "/health", host="elsewhere.example")[0] == 400
+
+
+def test_text_comes_back_as_it_is(client: Client) -> None:
+    status, answer = client.decode(lines=["<script>alert(1)</script> \u202eba"])
+    assert status == 200
+    assert sorted(answer["outputs"][0][0]["text"].split()) == ["<script>alert(1)</script>", "\u202eba"]
+
+
+def test_health_names_the_run(client: Client, run: argbeam.Run) -> None:
+    status, answer = client.send("GET", "/health")
+    assert (status, answer["status"], answer["run"]) == (200, "ok", repr(run))
+
+
+def test_requests_that_wait_are_decoded_together_and_a_full_line_is_refused(
+    run: argbeam.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one request is decoded, three wait: two share a search, one has another beam. A fourth finds no place."""
+    begun, go_on, batches = threading.Event(), threading.Event(), []
+    own = argbeam.Run.search_items
+
+    def slow(self: argbeam.Run, lines: list[str], **how: Any) -> Any:
+        batches.append((list(lines), how["beam"]))
+        begun.set()
+        go_on.wait()
+        return own(self, lines, **how)
+
+    monkeypatch.setattr(argbeam.Run, "search_items", slow)
+    queue = RequestQueue(run, Limits(waiting=3))
+    first = queue.ask(["ba ti"])
+    begun.wait()
+    waiting = [queue.ask(["ti ko"]), queue.ask(["lu"], beam=2), queue.ask(["ko", "ba"])]
+    assert "3 requests wait" in refusal(queue.ask, ["ba"], error=BusyError)
+    assert "decode.max_words" in refusal(queue.ask, ["ba " * 3000], error=DataError)
+    go_on.set()
+    queue.close()
+    assert batches == [(["ba ti"], 5), (["ti ko", "ko", "ba"], 5), (["lu"], 2)]
+    found = [[line[0].text for line in answer.result()] for answer in (first, *waiting)]
+    assert found == [run.decode(lines) for lines in (["ba ti"], ["ti ko"], ["lu"], ["ko", "ba"])]
+    refusal(queue.ask, ["ba"], error=BusyError)
+
+
+def test_a_client_whose_time_is_over_is_told_and_the_server_goes_on(
+    run: argbeam.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, go_on = argbeam.Run.search_items, threading.Event()
+    monkeypatch.setattr(argbeam.Run, "search_items", lambda *a, **k: (go_on.wait(), own(*a, **k))[1])
+    with serving(run, Limits(seconds=0.2)) as client:
+        assert client.decode(lines=["ba"]) == (503, {"error": "no answer in time; try again later"})
+        go_on.set()
+        assert client.send("GET", "/health")[0] == 200
+
+
+def test_a_port_that_is_taken_is_one_line(run: argbeam.Run, client: Client) -> None:
+    said = refusal(serve, run, host="127.0.0.1", port=client.port, error=ConfigError)
+    assert said.startswith(f"cannot listen at 127.0.0.1, port {client.port}: ")
+
+
+def test_the_command_serves_until_it_is_asked_to_stop(path: Path, run: argbeam.Run) -> None:
+    command = [sys.executable, "-m", "argbeam", "serve", str(path), "--port"]
+    port = 20_000 + hash(str(path)) % 20_000
+    served = subprocess.Popen([*command, str(port)], stderr=subprocess.PIPE, text=True)
+    assert served.stderr is not None
+    assert served.stderr.readline() == f"serving {path} at http://127.0.0.1:{port}; Ctrl-C stops\n"
+    for _ in range(400):
+        try:
+            status, answer = Client(port).decode(lines=["ba ti ko"])
+            break
+        except OSError:
+            time.sleep(0.05)
+    assert (status, answer["outputs"][0][0]["text"]) == (200, run.decode(["ba ti ko"])[0])
+    served.send_signal(signal.SIGTERM)
+    _, said = served.communicate(timeout=30)
+    assert (served.returncode, said) == (-signal.SIGTERM, "")
