@@ -32,7 +32,7 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")
 STOP_SECONDS = 10
 
 
-class DecodeRequest(BaseModel):
+class DecodeBody(BaseModel):
     """The body of `POST /decode`; a beam of 0 is the recipe's."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -94,9 +94,9 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def _parsed(body: bytes) -> DecodeRequest:
+def _parsed(body: bytes) -> DecodeBody:
     try:
-        return DecodeRequest.model_validate_json(body)
+        return DecodeBody.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the body"
