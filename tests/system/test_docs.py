@@ -34,10 +34,16 @@ def test_every_shipped_recipe_is_listed(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("block", "example"),
-    [("class GruSeq2Seq", "own_decoder"), ("def train", "own_decoder"), ("class TrieChoices", "own_successors")],
+    [
+        ("class GruSeq2Seq", "own_decoder"),
+        ("def train", "own_decoder"),
+        ("class TrieChoices", "own_successors"),
+        ("def fine_tune", "hugging_face"),
+    ],
 )
 def test_code_of_examples_in_the_docs_is_the_code_that_the_tests_run(block: str, example: str) -> None:
-    shown = next(part for part in python_blocks("docs/library.md") if block in part)
+    pages = ("docs/library.md", "docs/huggingface.md")
+    shown = next(part for page in pages for part in python_blocks(page) if block in part)
     assert shown.strip() in text_of(f"examples/{example}.py")
 
 

@@ -41,6 +41,21 @@ def test_a_transformer_sorts_better_after_bso() -> None:
     assert results["BSO"][5] > max(0.95, results["more cross-entropy"][5] + 0.05)
 
 
+def test_the_examples_with_hugging_face_models_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update an epoch; what they learn is printed by the example itself."""
+    example = importlib.import_module("hugging_face")
+    monkeypatch.setattr(example, "WIDTH", 16)
+    monkeypatch.setattr(example, "LONGEST", 4)
+    found = example.main(sentences=8, tests=2, epochs=1)
+    assert {name: len(figures) for name, figures in found.items()} == {
+        "T5": 3,
+        "GPT-2 with a prompt": 2,
+        "GPT-2 with LoRA": 2,
+        "T5 under a trie": 3,
+    }
+    assert found["T5"]["BSO"] == found["T5"]["BSO by argbeam's search"]
+
+
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_transformers_pass_gives_what_its_steps_give(pairs: bool) -> None:
     """Rows of gold and rival with restarts at random, or rows without: values and gradients, to rounding."""

@@ -1,5 +1,6 @@
 """Batches of transformers' collators as argbeam's: sources without padding on the left, gold up to its end symbol."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from argbeam.search.live_rows import host_may_look
 IGNORED = -100
 
 
-def batch_of(inputs: dict[str, Any], model: HuggingFaceModel) -> Batch:
+def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel) -> Batch:
     """Source and gold of `input_ids`, `attention_mask` and `labels`.
 
     Of a causal model the tokens before the first label that is not -100 are the prompt, which is the source.

@@ -6,6 +6,7 @@ This module is imported at its first use, and transformers with it.
 
 import functools
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,10 +49,10 @@ class SearchTrainer(Seq2SeqTrainer):
         warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if return_outputs or num_items_in_batch is None:
-            return super().compute_loss(model, inputs, return_outputs)
+            return super().compute_loss(model, dict(inputs), return_outputs)
         batch = batch_of(inputs, self.adapted)
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         # Every sentence of an update draws other numbers.
