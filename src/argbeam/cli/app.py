@@ -253,6 +253,9 @@ def inspect(
     line: Annotated[list[str] | None, typer.Option("--line", metavar="TEXT", help="A sentence; repeatable.")] = None,
     beam: Annotated[str, typer.Option(metavar="K,...", help="Beams of the summary; the widest is drawn.")] = "1,5,10",
     limit: Annotated[int, number("--limit", "Sentences at most, from the first.", 1)] = 1000,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Attention weights, where the model has some.")
+    ] = False,
     against: Annotated[Path | None, folder("--against", "Show this run beside it.", metavar="RUN")] = None,
     sets: Sets = None,
     data: DataFolder = None,
@@ -274,6 +277,7 @@ def inspect(
         lines=line or [],
         beams=parse_beams(beam),
         limit=limit,
+        attention=attention,
         sets=[*(sets or []), *_root(data)],
     ):
         print(path)

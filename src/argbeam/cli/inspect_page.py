@@ -24,6 +24,7 @@ def inspect_to(
     lines: Sequence[str],
     beams: Sequence[int],
     limit: int,
+    attention: bool,
     sets: Sequence[str],
 ) -> list[Path]:
     """Search the sentences of a split, of a file or of the command with every run; return the files written."""
@@ -36,7 +37,7 @@ def inspect_to(
         with opened(ALONE, source, "-") as files:
             read = chain.from_iterable(chunks(files.source, files.name, most=limit))
             lines, where = list(islice(read, limit)), f"{files.name}:"
-    request = InspectRequest(beams, split, lines, where, limit)
+    request = InspectRequest(beams, split, lines, where, limit, attention)
     loaded = [open_run(path, sets) for path in runs]
     inputs = [request.items(run) for run in loaded]
     with counting("sentences", sum(map(len, inputs))) as done:

@@ -71,8 +71,9 @@ def parse_rules(text: str) -> list["ScoreRule"]:
     from argbeam.search.score_rules import SCORE_RULES
 
     names = [name.strip() for name in text.split(",")]
-    if not set(names) <= set(SCORE_RULES):
-        raise ConfigError(f"--rule {text}: accepted: one or more of {', '.join(SCORE_RULES)}, with commas")
+    known = [name for name, rule in SCORE_RULES.items() if not rule.valid_only]  # the others are for decoding alone
+    if not set(names) <= set(known):
+        raise ConfigError(f"--rule {text}: accepted: one or more of {', '.join(known)}, with commas")
     return [SCORE_RULES[name] for name in dict.fromkeys(names)]
 
 

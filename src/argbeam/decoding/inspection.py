@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, in_order_of_length, make_batch
 from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis
+from argbeam.models.contract import Attends
 from argbeam.search.gold import EarlyUpdate, Gold, Policy
 from argbeam.search.recorder import SearchRecorder, TreeStep, gold_kept, tree_of
 from argbeam.search.result import SearchResult
@@ -29,6 +30,9 @@ class TrainingSearch:
     policy: Policy
 
 
+Weights = list[list[float]]  # of a step, of a token of the source
+
+
 @dataclass(frozen=True)
 class Inspected:
     """The searches of one sentence. `hypotheses` are the outputs of the plain search, best first.
@@ -36,6 +40,7 @@ class Inspected:
     `training` is empty where there is no gold, or where training may not reach it. `gold_score` is that of the whole
     gold output, as an output; None without gold. `lost` is the step, counted from 1, after which gold's prefix was not
     on the beam (0: it never was lost). `forbidden` is the step at which the constraint forbids gold's token (0: none).
+    `attention` has the attention weights of the best output and of gold, where they were asked for and there are some.
     """
 
     decoding: list[TreeStep]
@@ -45,6 +50,7 @@ class Inspected:
     gold_score: float | None
     lost: int
     forbidden: int
+    attention: tuple[Weights, Weights] | None = None
 
 
 @torch.no_grad()
@@ -54,6 +60,7 @@ def inspect_examples(
     *,
     beam: int,
     training: TrainingSearch | None = None,
+    attention: bool = False,
     done: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Inspected]:
     """Search every example, in order. `done` is called after each batch with its number of sentences."""
@@ -61,7 +68,10 @@ def inspect_examples(
     for numbers in in_order_of_length(examples, size=decoder.batch):
         batch = make_batch([examples[i] for i in numbers], specials=decoder.task.target.specials).to(decoder.device)
         limits = [decoder.task.limit(examples[i]) for i in numbers]
-        found.update(zip(numbers, _inspect_batch(decoder, batch, limits, beam, training), strict=True))
+        inspected = _inspect_batch(decoder, batch, limits, beam, training)
+        if attention and isinstance(decoder.model, Attends):
+            inspected = _with_attention(decoder, [examples[i] for i in numbers], inspected)
+        found.update(zip(numbers, inspected, strict=True))
         done(len(numbers))
     yield from (found[i] for i in range(len(examples)))
 
@@ -109,6 +119,33 @@ def _inspect_batch(
             restarted = tree_of(trained, i, ends=ends, gold=gold, shown=_SHOWN)
         found.append(Inspected(tree, restarted, hypotheses[i], dead[i], final, lost[i], forbidden[i]))
     return found
+
+
+def _with_attention(
+    decoder: BatchDecoder, examples: Sequence[Example], inspected: Sequence[Inspected]
+) -> list[Inspected]:
+    best = [one.hypotheses[0].tokens if one.hypotheses else () for one in inspected]
+    pairs = zip(_attention(decoder, examples, best), _attention(decoder, examples, None), strict=True)
+    return [replace(one, attention=pair) for one, pair in zip(inspected, pairs, strict=True)]
+
+
+def _attention(
+    decoder: BatchDecoder, examples: Sequence[Example], outputs: Sequence[tuple[int, ...]] | None
+) -> list[Weights]:
+    """The weights at every step of these outputs, or of gold."""
+    model, specials = decoder.model, decoder.task.target.specials
+    assert isinstance(model, Attends)
+    if outputs is not None:
+        examples = [replace(example, target=output) for example, output in zip(examples, outputs, strict=True)]
+    batch = make_batch(examples, specials=specials).to(decoder.device)
+    state, read_N = model.encode(batch, None), torch.full_like(batch.target_length_B, specials.bos)
+    steps = []
+    for token_N in batch.target_BT.unbind(1):
+        state = model.step(state, read_N)
+        steps.append(model.attention(state).tolist())
+        read_N = token_N
+    sizes = zip(batch.target_length_B.tolist(), batch.source_length_B.tolist(), strict=True)
+    return [[steps[t][i][:width] for t in range(length)] for i, (length, width) in enumerate(sizes)]
 
 
 def _settings(decoder: BatchDecoder, beam: int, *, n_best: int) -> SearchSettings:

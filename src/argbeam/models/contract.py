@@ -76,6 +76,14 @@ class Shortcuts(Protocol):
         """Scorer prepared for all steps of a search: of these candidates, or of the whole vocabulary."""
 
 
+@runtime_checkable
+class Attends(Protocol):
+    """Optional, for pictures: where a model looked."""
+
+    def attention(self, state: State) -> Float[Tensor, "N S"]:
+        """Weights over the source, of the step that led to this state."""
+
+
 class Network(Model, Protocol):
     """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed."""
 

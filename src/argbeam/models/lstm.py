@@ -84,6 +84,10 @@ class LstmSeq2Seq(EncoderDecoder):
     ) -> State:
         return self.decoder.step(state, tokens_X, rows_X, places)
 
+    def attention(self, state: State) -> Float[Tensor, "N S"]:
+        top_NH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
+        return steps_for(top_NH).attention(top_NH, state.sentence["attended"])[1]
+
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
     ) -> Float[Tensor, "T N H"]:

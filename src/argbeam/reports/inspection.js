@@ -38,14 +38,14 @@ function showSummary() {
     const rows = Object.entries(run.lost).map(([beam, found]) => make("tr", {}, make("td", {}, beam),
       make("td", {}, `${found.lost} of ${run.with_gold} (${percent(found.lost, run.with_gold)})`),
       make("td", {}, bars(index, beam, found.by_step))));
-    place.append(make("h2", {}, run.system), make("p", {},
+    place.append(make("section", {}, make("h2", {}, run.system), make("p", {},
       `${run.task}, ${run.model}, rule ${run.rule}, stop ${run.stop}. At beam ${data.beam}: ` +
       `${run.right} outputs are gold, ${run.search_errors} are search errors (gold has the higher score). ` +
       `Training search: beam ${training.beam}, ${training.policy}, margin ${training.margin}` +
       (training.margin_per_token ? ` + ${training.margin_per_token} per token` : "") +
       (training.own ? "." : " (not of this run's loss).")),
       make("table", {}, make("tr", {}, make("th", {}, "beam"), make("th", {}, "gold lost"),
-        make("th", {}, "by step")), ...rows));
+        make("th", {}, "by step")), ...rows)));
   }
 }
 
@@ -148,7 +148,27 @@ function panel(run, about, view, r) {
   return make("section", {}, ...(data.runs.length > 1 ? [make("h2", {}, about.system)] : []),
     make("p", {}, story(run, view)), tree,
     make("details", { open: "" }, make("summary", {}, `outputs at beam ${data.beam}`), make("table", {},
-      make("tr", {}, make("th", {}, ""), make("th", {}, "score"), make("th", {}, "output")), ...outputs, ...gold)));
+      make("tr", {}, make("th", {}, ""), make("th", {}, "score"), make("th", {}, "output")), ...outputs, ...gold)),
+    ...(run.attention ? [attention("output", run, run.output), attention("gold", run, run.gold)] : []));
+}
+
+// Attention: a row for each token, a column for each token of the source; the darker, the more.
+function attention(name, run, tokens) {
+  const rows = run.attention[name], side = 18, left = 110, top = 74, sources = run.source;
+  if (!rows.length) return "";
+  const drawing = draw("svg", { width: left + sources.length * side + 60, height: top + rows.length * side + 6 });
+  sources.forEach((token, s) => drawing.append(draw("text", { class: "dim",
+    transform: `translate(${left + s * side + 12} ${top - 6}) rotate(-50)` }, short(data.tokens[token], 10))));
+  rows.forEach((weights, t) => {
+    drawing.append(draw("text", { x: left - 6, y: top + t * side + 13, "text-anchor": "end" }, short(data.tokens[tokens[t]], 12)));
+    weights.forEach((weight, s) => {
+      const cell = draw("rect", { class: "weight", x: left + s * side, y: top + t * side, width: side - 1, height: side - 1,
+        "fill-opacity": weight / 100 });
+      cell.append(draw("title", {}, `${data.tokens[sources[s]]}: ${weight} %`));
+      drawing.append(cell);
+    });
+  });
+  return make("details", {}, make("summary", {}, `attention: ${name}`), make("div", { class: "tree" }, drawing));
 }
 
 function verdict(run) {

@@ -32,6 +32,7 @@ class InspectRequest:
     lines: Sequence[str] = ()
     where: str = "line "
     limit: int = 1000
+    attention: bool = False
 
     def items(self, run: Run) -> list[Item]:
         if self.split:
@@ -62,7 +63,15 @@ def inspect_runs(
     for run, items in zip(runs, inputs, strict=True):
         examples = [run.task.example(item, number) for number, item in enumerate(items)]
         training, view = _training_search(run, max(request.beams))
-        found = list(inspect_examples(run.decoder(), examples, beam=max(request.beams), training=training, done=done))
+        searched = inspect_examples(
+            run.decoder(),
+            examples,
+            beam=max(request.beams),
+            training=training,
+            attention=request.attention,
+            done=done,
+        )
+        found = list(searched)
         described.append(_described(run, request, examples, found, view))
         columns.append([sentence_record(run.task, *row, tokens) for row in zip(items, examples, found, strict=True)])
     sentences = [
@@ -155,6 +164,23 @@ def sentence_record(task: Task, item: Item, example: Example, found: Inspected, 
         "outputs": [[task.text(item, h.tokens), _rounded(h.score), h.finished] for h in found.hypotheses],
         "decoding": _view(found.decoding, words, tokens),
         "training": _view(found.training, words, tokens) if found.training else None,
+        **_attention(task, item, example, found, tokens),
+    }
+
+
+def _attention(task: Task, item: Item, example: Example, found: Inspected, tokens: "TokenTable") -> dict[str, Any]:
+    """Whole per cents, of a step and of a token of the source."""
+    if found.attention is None:
+        return {}
+    output, gold = ([[round(100 * weight) for weight in row] for row in rows] for rows in found.attention)
+    best = found.hypotheses[0].tokens if found.hypotheses else ()
+    source = item.source  # unknown words included, unless the model reads more than these
+    if len(source) != len(example.source):
+        source = tuple(task.source.words[token] for token in example.source)
+    return {
+        "source": [tokens.place(text) for text in source],
+        "output": [tokens.place(task.target.words[token]) for token in best],
+        "attention": {"output": output, "gold": gold},
     }
 
 

@@ -86,3 +86,16 @@ def test_lines_have_the_plain_search_alone_and_stay_text(
         2,
         "argbeam: error: the input: no sentence to search; one line at least is expected\n",
     )
+
+
+def test_attention_is_there_where_the_model_has_it_and_adds_up_to_one(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    data = inspected(argbeam, tmp_path, runs["translation"], "--attention", "--beam", "2")
+    for sentence in data["sentences"]:
+        (found,) = sentence["runs"]
+        assert [data["tokens"][token] for token in found["source"]] == sentence["source"].split()
+        for name in ("output", "gold"):
+            assert len(found["attention"][name]) == len(found[name])
+            for row in found["attention"][name]:
+                assert len(row) == len(found["source"]) and abs(sum(row) - 100) <= len(row) / 2

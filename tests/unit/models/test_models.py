@@ -347,6 +347,20 @@ def test_a_stopped_run_of_any_model_goes_on_to_the_same_weights(kind: str, tmp_p
     assert [sorted(text.split()) for text in run.decode(["ko ba ti", "lu"])] == [["ba", "ko", "ti"], ["lu"]]
 
 
+def test_attention_weights_are_those_that_made_the_output_vector() -> None:
+    """o = tanh(W_c [sum of alpha_j m_j; h]), with the memory m and the top layer's h."""
+    model = small_lstm(layers=2, dropout=0.0)
+    state = model.encode(make_batch([Example((4, 5, 6), (), 0), Example((7,), (), 1)]), None).repeated(2)
+    with torch.no_grad():
+        for tokens in ([2, 2, 2, 2], [4, 5, 6, 7]):
+            state = model.step(state, torch.tensor(tokens))
+        alpha_BRS = model.attention(state).view(2, 2, 3)
+        context_NH = (alpha_BRS @ state.sentence["attended"].memory_BSE).flatten(0, 1)
+        expected_NH = model.decoder.combine(torch.cat([context_NH, state.hypothesis["h_1"]], 1)).tanh()
+    torch.testing.assert_close(model.output(state), expected_NH)
+    assert alpha_BRS[1].tolist() == [[1.0, 0.0, 0.0]] * 2
+
+
 # They learn.
 
 
