@@ -53,6 +53,7 @@ def test_the_command_line_is_what_it_was() -> None:
         "inspect": "run --out --split --input --line --beam --limit --attention --against --set --data",
         "bench": "--device --batch --source --target --vocab --model --layers --hidden --width --bf16 --rule "
         "--beams --test-beams --rounds --json",
+        "serve": "run --host --port --set",
         "recipes": "name",
         "settings": "",
     }
