@@ -18,8 +18,8 @@ from argbeam.metrics.regular_expressions import same_strings
 Statistics = NDArray[np.float64]
 """A row for each sentence, or a sum of rows."""
 
-# Increase this when a metric counts differently: it is part of the signature.
-_VERSION = 1
+# Part of the signature; increase the number when a metric counts differently.
+VERSION = "version:argbeam-outputs-1"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def percentage(sums: Statistics) -> float:
 def signature_of(metrics: Sequence[Metric], about: str) -> str:
     """The signature of scores; `about` says of what: `target:words`."""
     names = "+".join(metric.name for metric in metrics)
-    parts = [names, about, f"version:argbeam-outputs-{_VERSION}", *(m.signature for m in metrics if m.signature)]
+    parts = [names, about, VERSION, *(m.signature for m in metrics if m.signature)]
     return "|".join(parts)
 
 

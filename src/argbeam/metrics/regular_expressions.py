@@ -28,9 +28,9 @@ _CLASSES = {
 _CONSONANTS = "".join(sorted(set(_LOWER) - set(_VOWELS)))
 _GROUPS = (_VOWELS, _CONSONANTS, _VOWELS.upper(), _CONSONANTS.upper(), _DIGITS, "\0")
 _SPECIAL = frozenset("()[]{}|&~*+?.\\")
-_MOST_REPEATS = 64
-# Pairs of derivatives that are compared before two expressions count as different; those of the corpus need hundreds.
-_MOST_PAIRS = 20_000
+# Parts of an expression once its repetitions are written out, and pairs of derivatives that are compared. What has more
+# counts as unreadable, or as different: `{ 3 , }` ten times over has 59,049 parts. The corpus has at most 170.
+_MOST_PARTS, _MOST_PAIRS = 400, 4000
 
 _NOTHING: Regex = ("set", frozenset())  # no string at all
 _EMPTY: Regex = ("cat",)
@@ -134,13 +134,15 @@ class _Reader:
         if self.take(","):
             most = self.number() if self.left and self.left[0].isdecimal() else None
         self.expect("}")
+        if max(least, most or 0) * _parts(found) > _MOST_PARTS:
+            raise _UnreadableError
         parts = [found] * least
         if most is None:
             return _joined([*parts, _star(found)])
         return _joined([*parts, *[_either([found, _EMPTY])] * max(0, most - least)])
 
     def number(self) -> int:
-        if not self.left or not self.left[0].isdecimal() or int(self.left[0]) > _MOST_REPEATS:
+        if not self.left or not self.left[0].isdecimal() or int(self.left[0]) > _MOST_PARTS:
             raise _UnreadableError
         self.place += 1
         return int(self.symbols[self.place - 1])
@@ -197,6 +199,13 @@ def _star(part: Regex) -> Regex:
 
 def _but(part: Regex) -> Regex:
     return part[1] if part[0] == "but" else ("but", part)
+
+
+def _parts(regex: Regex) -> int:
+    """The size of an expression."""
+    if regex[0] == "set":
+        return 1
+    return 1 + sum(map(_parts, regex[1] if regex[0] == "or" else regex[1:]))
 
 
 def _literals(regex: Regex) -> set[str]:

@@ -57,7 +57,8 @@ class FoundCorpora:
 def find_corpora(data: str, prepared: Path) -> FoundCorpora:
     """Look for a corpus of each kind. `generated` needs no files; files that have to be prepared go to `prepared`."""
     if data == GENERATED:
-        return FoundCorpora({one.corpus: _GENERATED for one in EXPERIMENTS}, {})
+        generated = dict.fromkeys((*(one.corpus for one in EXPERIMENTS), "office"), _GENERATED)
+        return FoundCorpora(generated, dict.fromkeys((*_PAIRS, "beauty"), ("it is made of files",)))
     found = FoundCorpora({}, {})
     for kind, known in _known_corpora(Path(data).resolve(), prepared).items():
         complete = [corpus for corpus in known if not corpus.missing]
@@ -149,6 +150,20 @@ _TATOEBA = Corpus(
 )
 
 
+_PAIRS = {
+    "regex": Corpus("nl-rx-turk", (), 6_500, "NL-RX-Turk", "github.com/nicholaslocascio/deep-regex; MIT"),
+    "anselm": Corpus(
+        "anselm", (), 233_937, "Anselm", "github.com/coastalcph/histnorm; CC BY-SA 3.0, and a list of word forms"
+    ),
+    "uspto": Corpus("uspto-50k", (), 40_029, "USPTO-50k", "github.com/bigchem/retrosynthesis; CC0"),
+}
+_AMAZON = "github.com/yuyq18/APAO; Apache-2.0, the reviews without a licence"
+_ITEMS = {
+    "office": Corpus("office", (), 38_543, "Amazon Office with semantic ids", _AMAZON),
+    "beauty": Corpus("beauty", (), 131_413, "Amazon Beauty with semantic ids", _AMAZON),
+}
+
+
 def _known_corpora(root: Path, prepared: Path) -> dict[str, tuple[Corpus, ...]]:
     """What is there of the known corpora, by kind; the paper's own comes first."""
     text, words = _sections(root, _PTB_TEXT, "text"), _sections(root, _PTB_TEXT, "conllx")
@@ -165,7 +180,26 @@ def _known_corpora(root: Path, prepared: Path) -> dict[str, tuple[Corpus, ...]]:
         "parsing": tuple(parsing),
         "translation": (_iwslt(root, prepared), multi30k),
         "tatoeba": (tatoeba,),
+        **{kind: (_pairs(root, corpus),) for kind, corpus in _PAIRS.items()},
+        **{kind: (_items(root, corpus),) for kind, corpus in _ITEMS.items()},
     }
+
+
+def _pairs(root: Path, corpus: Corpus) -> Corpus:
+    """A folder of tab-separated pairs; the word list of Anselm is one of its files."""
+    columns = {split: [f"{corpus.name}/{split}.tsv"] for split in SPLITS}
+    found = _listed(root, corpus, columns, kind="tsv", source_column=0, target_column=1)
+    if corpus.name != "anselm":
+        return found
+    words = _compressed(root, "anselm/words.txt")
+    missing = (*found.missing, *(() if words else ("anselm/words.txt",)))
+    return replace(found, sets=(*found.sets, _override("task.constraint.file", words)), missing=missing)
+
+
+def _items(root: Path, corpus: Corpus) -> Corpus:
+    folder = "amazon-semantic-ids"
+    files = {"sequences": [f"{folder}/{corpus.name}.sequences.txt"], "items": [f"{folder}/{corpus.name}.items.tsv"]}
+    return _listed(root, corpus, files, kind="interactions")
 
 
 def _iwslt(root: Path, prepared: Path) -> Corpus:
@@ -179,12 +213,14 @@ def _iwslt(root: Path, prepared: Path) -> Corpus:
 def _listed(root: Path, corpus: Corpus, files: Mapping[str, Sequence[str]], **settings: Any) -> Corpus:
     """The corpus with its fixed file names, by key of the data settings; the files may be compressed."""
 
-    def found(file: str) -> str:
-        return next((file + ending for ending in _COMPRESSIONS if (root / (file + ending)).is_file()), "")
-
-    lists = {key: [found(file) for file in listed] for key, listed in files.items()}
-    missing = tuple(file for listed in files.values() for file in listed if not found(file))
+    lists = {key: [_compressed(root, file) for file in listed] for key, listed in files.items()}
+    missing = tuple(file for listed in files.values() for file in listed if not _compressed(root, file))
     return replace(corpus, sets=(_data(root=str(root), **lists, **settings), *corpus.sets), missing=missing)
+
+
+def _compressed(root: Path, file: str) -> str:
+    """The name of the file as it is there, plain or compressed; empty: it is not."""
+    return next((file + ending for ending in _COMPRESSIONS if (root / (file + ending)).is_file()), "")
 
 
 # 02-21, wsj_02, wsj-22: a section, or a range of them.

@@ -12,12 +12,13 @@ from pydantic import Json
 from argbeam.bench import BenchRow
 from argbeam.errors import ArgbeamError
 from argbeam.files import append_record
+from argbeam.metrics.outputs import VERSION
 from argbeam.reports.records import EvaluationRow, LengthScore, parse_json, read_rows
 from argbeam.reproduce.folder import RUNS, TESTS, TIMING_FILE, RunRecord, RunSummary, read_plan, read_summaries
 from argbeam.reproduce.plan import PlannedTable, Scoring
 from argbeam.reproduce.sentences import Pair, paired_tests, sentences_file
 
-# The parts of a score that tables show and test; others (length, exact matches) are beside them.
+# The parts of BLEU and attachment scores that tables show and test; others (length, exact matches) are beside them.
 _SHOWN = ("bleu", "uas", "las")
 
 
@@ -148,7 +149,8 @@ def _table(table: PlannedTable, runs: dict[str, RunSummary]) -> TableResult | No
             f"{table.name}: scores of {len(metrics)} metrics, {' and '.join(metrics)}; a table holds one: "
             "reproduce it into another --out"
         )
-    parts = tuple(part for part in _SHOWN if part in records[0].scores)
+    every = tuple(records[0].scores)
+    parts = every if VERSION in metrics[0] else tuple(part for part in _SHOWN if part in every)
     return TableResult(table, tuple(rows), parts, tuple(sorted({record.test_beam for record in records})), metrics[0])
 
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from argbeam.errors import DataError
 from argbeam.files import reading
 from argbeam.metrics.attachment import AttachmentCounts
 from argbeam.metrics.bleu import bleu_tokenizer, corpus_bleu
-from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu
+from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu, compare_statistics
 from argbeam.reports.records import LengthScore, damaged, parse_json
 
 # Sentences of up to 10 words, of 11 to 20, ..., and longer ones.
@@ -40,6 +42,12 @@ class _CountedSentences:
     lengths: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _SentenceStatistics:
+    metric: str
+    statistics: dict[str, list[list[float]]]
+
+
 Pair = tuple[Path, Path]
 """Files of two runs by sentence: the system's and the reference's."""
 
@@ -50,7 +58,12 @@ def sentences_file(run: Path, scoring: str, beam: int) -> Path:
 
 
 def scores_by_length(sentences: Mapping[str, Any]) -> list[LengthScore]:
-    """The scores of short, medium and long sentences, by the words of the reference, punctuation included."""
+    """The scores of short, medium and long sentences, by the words of the reference, punctuation included.
+
+    None of outputs that have no words: codes, characters, expressions.
+    """
+    if "statistics" in sentences:
+        return []
     lengths = sentences["lengths"] if "counts" in sentences else [len(text.split()) for text in sentences["references"]]
     found = []
     for first, last in zip((0, *(last + 1 for last in _LAST)), (*_LAST, None), strict=True):
@@ -82,6 +95,8 @@ def _read(path: Path) -> dict[str, Any]:
     fix = "remove it, and the test is left out, or remove its run, which `argbeam reproduce` then makes again"
     with reading(path, fix):
         data = path.read_bytes()
+    if b'"statistics"' in data:
+        return vars(parse_json(data, _SentenceStatistics, path, fix))
     if b'"counts"' in data:
         return vars(parse_json(data, _CountedSentences, path, fix))
     found = parse_json(data, _TextSentences, path, fix)
@@ -94,6 +109,9 @@ def _compare(pair: Pair) -> dict[str, PairedBootstrap]:
     ours, theirs = (_read(path) for path in pair)
     if ours.keys() != theirs.keys():
         raise DataError(f"{pair[0]} and {pair[1]}: scored by two metrics; only numbers of one can be compared")
+    if "statistics" in ours:
+        rows = ({name: np.array(one) for name, one in side["statistics"].items()} for side in (ours, theirs))
+        return compare_statistics(*rows, metric=ours["metric"])
     if "counts" in ours:
         counts = ([AttachmentCounts(*one) for one in side["counts"]] for side in (ours, theirs))
         return compare_attachment(*counts, punctuation=ours["punctuation"])

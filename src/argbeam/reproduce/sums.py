@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from argbeam.reproduce.constraints import CONSTRAINT_GROUPS, CONSTRAINT_TABLES
 from argbeam.reproduce.experiments import AVERAGED, EXPERIMENTS, Experiment, System
 from argbeam.reproduce.paper import BEAMS
 
@@ -143,11 +144,12 @@ _MRT_TABLES = _tables(
     _TRANSFORMER,
     {task: _minimum_risk(task) for task in ("translation", "word_ordering", "parsing")},
 )
-FURTHER = (*_SUMS_TABLES, *_TRANSFORMER_TABLES, *_MRT_TABLES)
+FURTHER = (*_SUMS_TABLES, *_TRANSFORMER_TABLES, *_MRT_TABLES, *CONSTRAINT_TABLES)
 GROUPS = {
     "sums": _SUMS_TABLES,
     "transformer": (*_TRANSFORMER_TABLES, *_MRT_TABLES),
     "transformer_mrt": _MRT_TABLES,
+    **CONSTRAINT_GROUPS,
 }
 
 

@@ -28,7 +28,7 @@ from argbeam.reproduce.runner import WRONG_INPUT
 from argbeam.reproduce.sentences import scores_by_length, sentences_file
 from argbeam.runs.layout import is_trained
 from argbeam.runs.load import Run, open_run
-from argbeam.runs.score import Scored, score_run
+from argbeam.runs.score import Scored, score_run, statistics_of
 from argbeam.runs.session import train_run
 from argbeam.runtime.device import choose_device, set_precision
 from argbeam.search.score_rules import with_power
@@ -86,6 +86,8 @@ def _choose_power(run: Run, powers: Sequence[float]) -> tuple[Run, list[dict[str
 def _by_sentence(run: Run, scored: Scored) -> dict[str, Any]:
     """What paired tests and scores by length need of every sentence."""
     metric = scored.record["metric"]
+    if statistics := statistics_of(run.task, scored):
+        return {"metric": metric, "statistics": {name: rows_NS.tolist() for name, rows_NS in statistics.items()}}
     if isinstance(run.task, Parsing):
         counts = [list(asdict(one).values()) for one in run.task.counts(scored.items, scored.evaluation.outputs)]
         lengths = [len(item.tree.words) for item in scored.items if item.tree is not None]

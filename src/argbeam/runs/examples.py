@@ -18,7 +18,7 @@ from argbeam.files import check_there, reading, writing
 from argbeam.runs.layout import STORE
 from argbeam.settings import InteractionData, IwsltData, Recipe
 from argbeam.tasks import TASKS
-from argbeam.tasks.constraints import constraint_file
+from argbeam.tasks.constraints import SHIPPED, constraint_file, constraint_of
 from argbeam.tasks.contract import Task
 from argbeam.tasks.sources import named_files, stream_pairs
 from argbeam.training.events import Doing
@@ -121,7 +121,8 @@ def data_digests(recipe: Recipe, splits: Sequence[str] = ("train", "dev")) -> di
     keys = ("data.",) if isinstance(recipe.data, InteractionData) else tuple(f"data.{split}" for split in splits)
     root = _root(recipe)
     files = [(key, path) for key, path in named_files(recipe.data) if key.startswith(keys) and path.is_file()]
-    files += [(key, path) for key, path in _constraint_files(recipe) if path.is_file()]
+    own = not getattr(constraint_of(recipe), "file", "").startswith(SHIPPED)
+    files += [(key, path) for key, path in _constraint_files(recipe) if path.is_file() and own]
     names = [path.relative_to(root) if path.is_relative_to(root) else path for _, path in files]
     return {f"{key} {name}": _digest(path) for (key, path), name in zip(files, names, strict=True)}
 

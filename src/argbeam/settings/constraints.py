@@ -41,7 +41,7 @@ class GrammarConstraint(OutputConstraint):
     """Outputs are derived by a grammar."""
 
     kind: Literal["grammar"] = "grammar"
-    file: str = Field(min_length=1, description="the grammar, under data.root")
+    file: str = Field(min_length=1, description="the grammar, under data.root; shipped:constraints/nl-rx.lark is one")
     notation: Literal["lark", "regex", "gbnf", "json_schema"] = Field(
         default="lark",
         description="Lark's EBNF; a regular expression; GBNF and JSON Schema, over the text of outputs",

@@ -78,6 +78,11 @@ def shipped_recipes() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def shipped_file(name: str) -> Path:
+    """A file that shipped recipes name: `constraints/nl-rx.lark`."""
+    return _SHIPPED / name
+
+
 def find_recipe(name: str) -> Path:
     """The file of a recipe, given by its path or by the name of a shipped one."""
     path = Path(name)

@@ -25,10 +25,13 @@ from argbeam.search.constraints.trie import Trie
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings.constraints import Constraint, GrammarConstraint, NoConstraint, TrieConstraint
 from argbeam.settings.recipe import Recipe
+from argbeam.settings.recipe_files import shipped_file
 from argbeam.tasks.contract import Item, Task
 
 # Names of the assets of constraints start so.
 ASSET = "constraint."
+# Names of files that come with argbeam start so.
+SHIPPED = "shipped:"
 _FACTS, _DATA = ASSET + "json", ASSET + "data"
 
 
@@ -167,8 +170,10 @@ def constraint_of(recipe: Recipe) -> Constraint:
 
 
 def constraint_file(recipe: Recipe) -> Path | None:
-    """The file of the constraint, under `data.root`."""
+    """The file of the constraint, under `data.root`, or one that comes with argbeam."""
     name = getattr(constraint_of(recipe), "file", "")
+    if name.startswith(SHIPPED):
+        return shipped_file(name.removeprefix(SHIPPED))
     return Path(getattr(recipe.data, "root", ".")) / name if name else None
 
 

@@ -46,6 +46,20 @@ def test_the_open_corpora_are_found_as_the_recipes_name_them(tmp_path: Path) -> 
         assert recipe_on(found.corpora[kind], f"{kind}/seq2seq") == plain
 
 
+def test_corpora_under_constraints_are_found_with_their_lists(tmp_path: Path) -> None:
+    pairs = [f"{name}/{split}.tsv.xz" for name in ("nl-rx-turk", "uspto-50k", "anselm") for split in SPLITS]
+    items = [f"amazon-semantic-ids/{name}" for name in ("office.sequences.txt.xz", "office.items.tsv.xz")]
+    found = found_in(tmp_path, *pairs, *items)
+    assert found.missing["anselm"][0].startswith("Anselm: anselm/words.txt not found; from github.com/coastalcph")
+    found = found_in(tmp_path, "anselm/words.txt")
+    assert set(found.corpora) == {"regex", "anselm", "uspto", "office"}
+    for kind in ("regex", "uspto", "office"):
+        plain = load_recipe(shipped_recipes()[f"constraints/{kind}_cross_entropy"], [f"data.root={tmp_path}"])
+        assert recipe_on(found.corpora[kind], f"constraints/{kind}_cross_entropy") == plain
+    anselm = recipe_on(found.corpora["anselm"], "constraints/anselm_conbso")
+    assert getattr(anselm.task, "constraint").file == "anselm/words.txt"  # noqa: B009 - of one kind of task
+
+
 def test_plain_files_do_as_well(tmp_path: Path) -> None:
     recipe = recipe_on(found_in(tmp_path, *TATOEBA).corpora["tatoeba"], "translation/bso_01")
     assert recipe.data.model_dump()["train"] == ["tatoeba-de-en/train.tsv"]
@@ -132,9 +146,10 @@ def test_part_of_a_distribution_is_not_the_corpus(tmp_path: Path) -> None:
 
 def test_the_generated_corpus_does_for_every_table_and_recipe() -> None:
     found = find_corpora("generated", Path("prepared"))
-    assert set(found.corpora) == {one.corpus for one in EXPERIMENTS}
+    assert set(found.corpora) == {"office", *(one.corpus for one in EXPERIMENTS)}
     for name in shipped_recipes():
-        if not name.startswith("demo/"):
+        # Text under a constraint has no generated stand-in.
+        if not name.startswith(("demo/", "constraints/regex", "constraints/anselm", "constraints/uspto")):
             recipe = recipe_on(found.corpora["translation"], name)
             assert recipe.data.kind == "generated" and getattr(recipe.model, "vectors", "") == ""
             assert {stage.epochs for stage in recipe.stages.values()} == {3}

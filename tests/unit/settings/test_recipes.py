@@ -34,7 +34,13 @@ def two_updates(recipe: Path, folder: Path) -> Recipe:
     overrides = [*SMALL, *sizes, *(f"stages.{stage}.epochs=1" for stage in loaded.stages)]
     overrides += [f"stages.{name}.batch.size=2" for name, stage in loaded.stages.items() if stage.batch.size]
     if loaded.data.kind == "generated":
-        return load_recipe(recipe, [*overrides, "data.types=200", "data.train=4", "data.dev=2", "data.test=2"])
+        sizes = ("data.types=200", "data.train=4", "data.dev=2", "data.test=2")
+        if loaded.task.kind == "recommendation":  # the first user has eight targets of training
+            sizes = ("data.types=200", "data.train=1", "data.dev=1", "data.test=1", "batch.size=4")
+        return load_recipe(recipe, [*overrides, *sizes])
+    if recipe.parent.name == "constraints":
+        _write_constrained(loaded, folder)
+        return load_recipe(recipe, [*overrides, f"data.root={folder}"])
     lists = {name: value for name, value in loaded.data.model_dump().items() if isinstance(value, list)}
     for name, paths in lists.items():
         split, _, side = name.partition("_")
@@ -46,6 +52,28 @@ def two_updates(recipe: Path, folder: Path) -> Recipe:
         width = 5 if sizes == SIZES["lstm"] else 6
         _write(folder / loaded.model.vectors, f"2 {width}\n. {'1 ' * width}\nela {'2 ' * width}\n")
     return load_recipe(recipe, [*overrides, f"data.root={folder}"])
+
+
+# Four pairs that the constraint of a recipe allows, by its corpus; of items, sequences with four targets of training.
+PAIRS = {
+    "regex": ["lines with a dog\t. * <M0> . *", "no vowel\t~ ( [ <VOW> ] )", "two\t( . ) { 2 , }", "word\t\\ b . \\ b"],
+    "anselm": ["vnd\tund", "jn\tin", "yn\tihn", "vns\tuns"],
+    "uspto": ["CCO\tCC.O", "c1ccccc1Br\tBrc1ccccc1.C", "CN\tC.N", "CC\tC.C"],
+}
+SEQUENCES, ITEMS = "p q r s p q\np q r s\n", "p\ta b c d\nq\ta b c e\nr\tf b c d\ns\ta g c d\n"
+
+
+def _write_constrained(recipe: Recipe, folder: Path) -> None:
+    data = recipe.data.model_dump()
+    if recipe.task.kind == "recommendation":
+        _write(folder / data["sequences"][0], SEQUENCES)
+        _write(folder / data["items"][0], ITEMS)
+        return
+    corpus = next(name for name in PAIRS if name in data["train"][0].replace("nl-rx", "regex"))
+    for split, size in (("train", 4), ("dev", 1), ("test", 1)):
+        _write(folder / data[split][0], "".join(f"{line}\n" for line in PAIRS[corpus][:size]))
+    if corpus == "anselm":
+        _write(folder / "anselm/words.txt.xz", "und\nunser\n")
 
 
 def short_sentences(name: str, size: int) -> list[GeneratedSentence]:
@@ -99,6 +127,17 @@ def test_a_recipe_of_the_paper_states_what_the_paper_does(name: str) -> None:
             assert not transformer or {"rule", "normalise"} <= set(stage["loss"])
         if stage["loss"]["kind"] == "crf":
             assert {"train_beam", "start_beam", "epochs_per_beam", "constrained", "normalise"} <= set(stage["loss"])
+
+
+@pytest.mark.parametrize("corpus", ["regex", "anselm", "uspto", "office"])
+def test_the_systems_of_a_constrained_corpus_differ_in_their_losses_alone(corpus: str) -> None:
+    """The first stage has the same budget and optimizer in all, the second where there is one."""
+    recipes = [load_recipe(path) for name, path in RECIPES.items() if name.startswith(f"constraints/{corpus}_")]
+    assert len(recipes) >= 2
+    assert _all_equal([recipe.model_copy(update={"name": "", "stages": {}}) for recipe in recipes])
+    stages = [[s.model_copy(update={"loss": None}) for s in recipe.stages.values()] for recipe in recipes]
+    assert _all_equal([first for first, *_ in stages])
+    assert _all_equal([rest for _, *rest in stages if rest])
 
 
 @pytest.mark.parametrize("task", ["word_ordering", "parsing", "translation"])
