@@ -17,6 +17,7 @@ from .models.noise import Noise as Noise
 from .models.state import State as State
 from .runs.load import Run as Run
 from .runs.load import load as load
+from .search.constraints.trie import Trie as Trie
 from .search.gold import EarlyUpdate as EarlyUpdate
 from .search.gold import MaxViolation as MaxViolation
 from .search.gold import Restart as Restart

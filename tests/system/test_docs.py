@@ -1,14 +1,20 @@
 """What the documents say of the code is what the code says."""
 
+import itertools
 import pkgutil
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import argbeam
 from argbeam.settings.listing import describe
 from argbeam.settings.recipe_files import shipped_recipes
+from oracles import Tokens, enumerate_sequences
 from own_decoder import GruSeq2Seq, letters_in_order
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +43,6 @@ def test_every_shipped_recipe_is_listed(name: str) -> None:
     [
         ("class GruSeq2Seq", "own_decoder"),
         ("def train", "own_decoder"),
-        ("class TrieChoices", "own_successors"),
         ("def fine_tune", "hugging_face"),
     ],
 )
@@ -45,6 +50,20 @@ def test_code_of_examples_in_the_docs_is_the_code_that_the_tests_run(block: str,
     pages = ("docs/library.md", "docs/huggingface.md")
     shown = next(part for page in pages for part in python_blocks(page) if block in part)
     assert shown.strip() in text_of(f"examples/{example}.py")
+
+
+def test_the_successors_in_the_docs_admit_every_order_of_different_tokens() -> None:
+    """Three of six tokens may be written: 3! orders, and nothing else."""
+    names: dict[str, Any] = {"dataclass": dataclass, "Tensor": Tensor}
+    exec(next(part for part in python_blocks("docs/library.md") if "class NoRepeats" in part), names)
+
+    def following(prefix: Tokens) -> list[int]:
+        choices = names["NoRepeats"](torch.arange(6)[None] > 2)
+        for token in prefix:
+            choices = choices.select(torch.tensor([0])).advance(torch.tensor([token]))
+        return choices.allowed()[0].nonzero()[:, 0].tolist()
+
+    assert sorted(enumerate_sequences(following, length=3)) == sorted(itertools.permutations(range(3, 6)))
 
 
 def test_the_readmes_program_runs() -> None:

@@ -1,17 +1,15 @@
-"""Successors of your own: a search, in training and in decoding, that can only write words of a list.
+"""A list of words as a constraint: a search, in training and in decoding, that can only write words of the list.
 
-The task is to restore misspelled names of chemical elements. `python examples/own_successors.py` takes about 10 seconds
-on one core and prints, with and without the list, how many outputs are right and how many are names at all.
+The task is to restore misspelled names of chemical elements. `python examples/word_list.py` takes about 10 seconds on
+one core and prints, with and without the list, how many outputs are right and how many are names at all.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from argbeam import Adagrad, Batch, Bso, CrossEntropy, Example, Unconstrained, Vocabulary, beam_search, make_batch
+from argbeam import Adagrad, Bso, CrossEntropy, Example, Trie, Unconstrained, Vocabulary, beam_search, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.losses.contract import Loss
 from argbeam.models import LstmSeq2Seq
@@ -26,52 +24,6 @@ NAMES = (
     *("radon", "radium", "thorium", "uranium"),
 )
 LETTERS = Vocabulary.build(NAMES, min_count=1)
-
-
-@dataclass(frozen=True, eq=False)
-class Trie:
-    """The words of a list and nothing else.
-
-    `following_XV[x, v]` is the node after letter v at node x. Node 0 is nowhere and leads nowhere; node 1 is the root.
-    """
-
-    following_XV: Tensor
-
-    @staticmethod
-    def of(words: Sequence[Sequence[int]], *, vocabulary: int) -> "Trie":
-        rows = [[0] * vocabulary, [0] * vocabulary]
-        for word in words:
-            node = 1
-            for letter in word:
-                if rows[node][letter] == 0:
-                    rows[node][letter] = len(rows)
-                    rows.append([0] * vocabulary)
-                node = rows[node][letter]
-        return Trie(torch.tensor(rows))
-
-    def start(self, batch: Batch) -> "TrieChoices":
-        return TrieChoices(self.following_XV, torch.ones_like(batch.source_length_B))
-
-
-@dataclass(frozen=True)
-class TrieChoices:
-    """The node that each prefix has reached."""
-
-    following_XV: Tensor
-    node_N: Tensor
-
-    @property
-    def candidates_BC(self) -> None:
-        """Any letter can occur somewhere: no short list."""
-
-    def allowed(self) -> Tensor:
-        return self.following_XV[self.node_N] > 0
-
-    def advance(self, tokens_N: Tensor) -> "TrieChoices":
-        return TrieChoices(self.following_XV, self.following_XV[self.node_N, tokens_N])
-
-    def select(self, rows_N: Tensor) -> "TrieChoices":
-        return TrieChoices(self.following_XV, self.node_N[rows_N])
 
 
 def misspelled(number: int, *, seed: int) -> list[Example]:
@@ -105,7 +57,7 @@ def main() -> dict[str, dict[str, float]]:
     """The right outputs and the outputs in the list, as parts of all, by system."""
     data, held_out = misspelled(1500, seed=1), misspelled(500, seed=2)
     anything = Unconstrained(len(LETTERS), end_symbol=True)
-    trie = Trie.of([(*LETTERS.encode(name), EOS) for name in NAMES], vocabulary=len(LETTERS))
+    trie = Trie.of(map(LETTERS.encode, NAMES), vocabulary=len(LETTERS))
     model = LstmSeq2Seq(
         source_vocabulary=len(LETTERS),
         target_vocabulary=len(LETTERS),
