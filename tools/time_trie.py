@@ -2,8 +2,8 @@
 
     python tools/time_trie.py --entries 1000000 --vocabulary 32000
 
-Entries are random, of 1 to 7 tokens, with tokens by Zipf's law, so that some nodes have thousands of successors. The model
-is an LSTM of random weights; on CUDA searches are captured, as in training and decoding.
+Entries are random, of 1 to 7 tokens, with tokens by Zipf's law, so that some nodes have thousands of successors. The
+model is an LSTM of random weights. On CUDA decoding is captured in graphs, training is not.
 """
 
 import argparse

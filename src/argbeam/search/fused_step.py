@@ -8,13 +8,13 @@ from argbeam.runtime import device as devices
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
 from argbeam.search.result import Beam, SearchStep
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreSum
-from argbeam.search.top_k import AllScores, LiveScores
+from argbeam.search.top_k import AllScores, TokenScores
 
 if devices.TRITON_INSTALLED:
     from argbeam.search import fused_step_kernel
 
 
-def kernel_fits(scores: AllScores | LiveScores, beam_size: int, gold: GoldToken) -> TypeGuard[AllScores]:
+def kernel_fits(scores: TokenScores, beam_size: int, gold: GoldToken) -> TypeGuard[AllScores]:
     """Whether the kernel can take a training step."""
     return (
         isinstance(scores, AllScores)

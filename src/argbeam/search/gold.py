@@ -17,7 +17,7 @@ from argbeam.data.vocabulary import SpecialTokens, one_of
 from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
-from argbeam.search.top_k import AllScores, LiveScores
+from argbeam.search.top_k import TokenScores
 
 
 class Policy(Protocol):
@@ -135,7 +135,11 @@ def kept_with_gold(beam_size: int) -> int:
 
 
 def gold_step(
-    beam: Beam, scores: AllScores | LiveScores, allowed_NC: Bool[Tensor, "N C"], gold: GoldToken, start: Beam
+    beam: Beam,
+    scores: TokenScores,
+    allowed_NC: Bool[Tensor, "N C"],
+    gold: GoldToken,
+    start: Beam,
 ) -> tuple[SearchStep, Verdict]:
     """One step of the training search (Wiseman & Rush 2016, section 4.2): successors, rival, verdict, restart.
 

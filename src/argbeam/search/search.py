@@ -25,7 +25,7 @@ from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSucc
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Finished, Stop
 from argbeam.search.successors import AdvancesFrom, Choices, Successors, check_end_symbol
-from argbeam.search.top_k import AllScores, LiveScores, score_successors
+from argbeam.search.top_k import TokenScores, score_successors
 
 # Steps between two looks at whether all sentences are over. Each look costs a round trip to the device.
 _LOOK_EVERY = 8
@@ -197,7 +197,7 @@ def search_in_parts(
 
 def decode_step(
     beam: Beam,
-    scores: AllScores | LiveScores,
+    scores: TokenScores,
     allowed_NC: Bool[Tensor, "N C"],
     endings: Endings,
     settings: SearchSettings,

@@ -54,7 +54,7 @@ class Listed:
 
 
 @runtime_checkable
-class ListsSuccessors(Protocol):
+class ListsSuccessors(Choices, Protocol):
     """Optional: choices without candidates that list the few successors of each prefix, instead of a mask."""
 
     @property
@@ -63,6 +63,9 @@ class ListsSuccessors(Protocol):
 
     def listed(self) -> "Listed | None":
         """The valid successors of each prefix; None at a step where the mask is cheaper."""
+
+    def select(self, rows_N: Int[Tensor, " N"]) -> "ListsSuccessors":
+        """The rows listed, in that order."""
 
 
 class Successors(Protocol):

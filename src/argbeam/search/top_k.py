@@ -89,13 +89,41 @@ class LiveScores:
         return self.rule.token_scores(self.scorer, self.output_BRH[:, -1:], token_B[:, None])[:, 0, 0]
 
 
+@dataclass(frozen=True)
+class ListedScores:
+    """Scores of the listed successors of the live rows; the same methods."""
+
+    rule: ScoreRule
+    live: Live
+    scores_XW: Float[Tensor, "X W"]
+    tokens_XW: Int[Tensor, "X W"]
+
+    @property
+    def columns(self) -> int:
+        return self.scores_XW.shape[1]
+
+    def top_successors(self, beam: Beam, real_XW: Bool[Tensor, "X W"], *, kept: int) -> TopSuccessors:
+        valid_XW = torch.where(real_XW, self.scores_XW, NEVER)
+        best_1XP = best_columns((over_valid(valid_XW) if self.rule.valid_only else valid_XW)[None], kept)
+        row_BK = self.live.row_BR[:, : beam.score_BK.shape[1]]
+        tokens_XP = self.tokens_XW.gather(1, best_1XP[1][0])
+        return _best_of_all(self.rule, beam, best_1XP[0][0, row_BK], tokens_XP[row_BK], None, kept)
+
+    def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+        row_B = self.live.row_BR[:, -1]
+        return self.scores_XW[row_B].masked_fill(self.tokens_XW[row_B] != token_B[:, None], NEVER).amax(1)
+
+
+TokenScores = AllScores | LiveScores | ListedScores
+
+
 def score_successors(
     rule: ScoreRule, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], choices: Choices, live: Live | None
-) -> tuple[AllScores | LiveScores, Bool[Tensor, "N C"]]:
+) -> tuple[TokenScores, Bool[Tensor, "N C"]]:
     """Scores of the next tokens, and a mask of the valid ones; both of listed successors where choices list them."""
-    listed = choices.listed() if isinstance(choices, ListsSuccessors) else None
-    if listed is not None and isinstance(choices, ListsSuccessors):
-        return score_listed(rule, scorer, output_BRH, listed.tokens_NW, live, choices.vocabulary), listed.real_NW
+    listed = score_listed(rule, scorer, output_BRH, choices, live) if isinstance(choices, ListsSuccessors) else None
+    if listed is not None:
+        return listed
     scores, allowed_NC = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live), choices.allowed()
     check_width(scores.columns, allowed_NC.shape[1])
     return scores, allowed_NC
@@ -126,24 +154,24 @@ def score_tokens(
 
 
 def score_listed(
-    rule: ScoreRule,
-    scorer: Scorer,
-    output_BRH: Float[Tensor, "B R H"],
-    listed_NW: Int[Tensor, "N W"],
-    live: Live | None,
-    vocabulary: int,
-) -> AllScores:
-    """Scores of the listed successors of each row, computed in live rows alone where these are known."""
-    (batch, lanes, _), width = output_BRH.shape, listed_NW.shape[1]
-    output_XH, listed_XW = output_BRH.flatten(0, 1), listed_NW
+    rule: ScoreRule, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], choices: ListsSuccessors, live: Live | None
+) -> tuple[AllScores | ListedScores, Bool[Tensor, "N W"]] | None:
+    """Scores of the listed successors of each row, or of each live row, and a mask of them; None without lists."""
+    output_XH = output_BRH.flatten(0, 1)
     if live is not None:
-        output_XH, listed_XW = output_XH[live.places.place_X], listed_NW[live.places.place_X]
-    if (rule.normalised and not rule.valid_only) or width * _FEW > vocabulary:
-        scores_XW = rule.token_scores(scorer, output_XH[None], None)[0].gather(1, listed_XW)
+        output_XH, choices = output_XH[live.places.place_X], choices.select(live.places.place_X)
+    listed = choices.listed()
+    if listed is None:
+        return None
+    tokens_XW = listed.tokens_NW
+    if (rule.normalised and not rule.valid_only) or tokens_XW.shape[1] * _FEW > choices.vocabulary:
+        scores_XW = rule.token_scores(scorer, output_XH[None], None)[0].gather(1, tokens_XW)
     else:
-        scores_XW = rule.token_scores(scorer, output_XH[:, None], listed_XW)[:, 0]
-    scores_BRW = scores_XW.view(batch, lanes, width) if live is None else scores_XW[live.row_BR]
-    return AllScores(rule, scores_BRW, listed_NW.view(batch, lanes, width))
+        scores_XW = rule.token_scores(scorer, output_XH[:, None], tokens_XW)[:, 0]
+    if live is not None:
+        return ListedScores(rule, live, scores_XW, tokens_XW), listed.real_NW
+    shape = (*output_BRH.shape[:2], tokens_XW.shape[1])
+    return AllScores(rule, scores_XW.view(shape), tokens_XW.view(shape)), listed.real_NW
 
 
 def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:

@@ -62,7 +62,7 @@ def of_trie(trie: Trie, *, listed: bool) -> Next:
         for token in prefix:
             choices = choices.advance(torch.tensor([token]))
         if listed:
-            return sorted(choices._successors()[1].tokens_NW[choices._successors()[1].real_NW].tolist())
+            return sorted(choices._successors().tokens_NW[choices._successors().real_NW].tolist())
         return choices.allowed()[0].nonzero()[:, 0].tolist()
 
     return following
@@ -93,7 +93,7 @@ def test_an_output_leads_nowhere_after_its_end() -> None:
     choices = Trie.of([(4,)], vocabulary=8).start(batch)
     for token in (4, EOS, PAD, 4):
         choices = choices.advance(torch.tensor([token]))
-    assert not choices.allowed().any() and not choices._successors()[1].real_NW.any()
+    assert not choices.allowed().any() and not choices._successors().real_NW.any()
 
 
 SEARCHES: list[tuple[ScoreRule, Stop, Callable[..., BruteForce], Callable[..., Callable[[Tokens], float]]]] = [

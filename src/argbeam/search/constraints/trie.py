@@ -41,6 +41,7 @@ class TrieTables:
 
     first_X: Int[Tensor, " X"]
     token_E: Int[Tensor, " E"]
+    key_E: Int[Tensor, " E"]  # node * V + token of each edge: in order, for a binary search
     child_DV: Int[Tensor, "D V"]
     dense_levels: int
     widths: tuple[int, ...]
@@ -151,12 +152,12 @@ class Trie:
         child_DV = np.zeros((nodes, self.vocabulary), np.int32)
         edges = np.arange(self.first_X[nodes], dtype=np.int32)
         child_DV[np.repeat(np.arange(nodes), branching_X[:nodes]), self.token_E[edges]] = edges + 2
-        first_X, token_E, children_DV = (
-            torch.from_numpy(table.copy()).to(device) for table in (self.first_X, self.token_E, child_DV)
-        )
-        return TrieTables(
-            first_X, token_E, children_DV, dense_levels, tuple(power_of_two(max(1, width)) for width in widths)
-        )
+        parent_E = np.repeat(np.arange(len(branching_X)), branching_X)
+        arrays = (self.first_X, self.token_E, parent_E * self.vocabulary + self.token_E, child_DV)
+        first_X, token_E, key_E, tables_DV = (torch.from_numpy(array.copy()).to(device) for array in arrays)
+        # Kernels come in sizes of powers of two: few sizes for many levels.
+        rounded = tuple(power_of_two(max(1, width)) for width in widths)
+        return TrieTables(first_X, token_E, key_E, tables_DV, dense_levels, rounded)
 
 
 @dataclass(frozen=True)
@@ -178,35 +179,35 @@ class TrieChoices:
             return self.tables.child_DV[ROOT : ROOT + 1] > NOWHERE
         if self.depth < self.tables.dense_levels:
             return self.tables.child_DV[self.node_N] > NOWHERE
-        _, listed = self._successors()
+        listed = self._successors()
         count_NV = torch.zeros(len(self.node_N), self.vocabulary, dtype=torch.int32, device=self.node_N.device)
         return count_NV.scatter_add_(1, listed.tokens_NW, listed.real_NW.to(torch.int32)) > 0
 
     def listed(self) -> Listed | None:
         if 2 * self.tables.width(self.depth) > self.vocabulary:
             return None
-        return self._successors()[1]
+        return self._successors()
 
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "TrieChoices":
         if self.depth < self.tables.dense_levels:
             node_N = self.tables.child_DV[self.node_N, tokens_N].long()
         else:
-            edges_NW, listed = self._successors()
-            taken_NW = listed.real_NW & (listed.tokens_NW == tokens_N[:, None])
-            node_N = torch.where(taken_NW, edges_NW + 2, NOWHERE).amax(1)
+            key_N = self.node_N * self.vocabulary + tokens_N
+            edge_N = torch.searchsorted(self.tables.key_E, key_N).clamp(max=len(self.tables.key_E) - 1)
+            node_N = torch.where(self.tables.key_E[edge_N] == key_N, edge_N + 2, NOWHERE)
         return replace(self, node_N=node_N, depth=self.depth + 1)
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "TrieChoices":
         return replace(self, node_N=self.node_N.index_select(0, rows_N))
 
-    def _successors(self) -> tuple[Int[Tensor, "N W"], Listed]:
-        """The edges of each prefix's node, and their tokens."""
+    def _successors(self) -> Listed:
+        """The tokens of the edges of each prefix's node."""
         tables = self.tables
-        place_W = torch.arange(tables.width(self.depth), device=self.node_N.device)
-        edges_NW = tables.first_X[self.node_N].long()[:, None] + place_W
+        place_W = torch.arange(tables.width(self.depth), dtype=torch.int32, device=self.node_N.device)
+        edges_NW = tables.first_X[self.node_N][:, None] + place_W
         real_NW = edges_NW < tables.first_X[self.node_N + 1][:, None]
-        tokens_NW = tables.token_E[edges_NW.clamp(max=len(tables.token_E) - 1)].long()
-        return edges_NW, Listed(tokens_NW, real_NW)
+        edges_NW = edges_NW.clamp(max=len(tables.token_E) - 1)
+        return Listed(tables.token_E.index_select(0, edges_NW.flatten()).view_as(edges_NW).long(), real_NW)
 
 
 def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntArray, IntArray, int]:
