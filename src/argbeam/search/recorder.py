@@ -15,7 +15,7 @@ from torch import Tensor
 from argbeam.search.gold import Verdict
 from argbeam.search.result import Beam, Beams, SearchStep
 from argbeam.search.score_rules import NEVER
-from argbeam.search.top_k import AllScores, LiveScores
+from argbeam.search.top_k import ListedScores, TokenScores
 
 # What became of a hypothesis: it is on the next beam, it was among the best but not kept, it ended, or it is gold's
 # prefix and not even among the best.
@@ -30,7 +30,7 @@ class StepSeen:
     """
 
     beam: Beam
-    scores: AllScores | LiveScores
+    scores: TokenScores
     allowed_NC: Bool[Tensor, "N C"]
     active_B: Bool[Tensor, " B"]
     step: SearchStep
@@ -62,8 +62,11 @@ class SearchRecorder:
             "next": torch.stack([rows_BK, seen.step.tokens_N.view(batch, lanes)[:, :beam_size]], 2),
             "alive": after.score_BK > NEVER,
         }
-        if len(seen.allowed_NC) > 1:  # one row is the mask of no constraint
-            named["valid"] = seen.allowed_NC.view(batch, lanes, -1)[:, :beam_size].sum(2)
+        allowed_NC = seen.allowed_NC
+        if isinstance(seen.scores, ListedScores):  # of live rows alone
+            allowed_NC = allowed_NC[seen.scores.live.row_BR.flatten()]
+        if len(allowed_NC) > 1:  # one row is the mask of no constraint
+            named["valid"] = allowed_NC.view(batch, lanes, -1)[:, :beam_size].sum(2)
         if seen.verdict is not None:
             named |= {
                 "gold_score": seen.verdict.gold_score_B,

@@ -19,6 +19,7 @@ from argbeam.search.constraints.notations import lark_grammar
 from argbeam.search.constraints.pushdown import Pushdown
 from argbeam.search.constraints.trie import Trie, TrieChoices
 from argbeam.search.gold import Gold, Restart
+from argbeam.search.recorder import SearchRecorder
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
@@ -241,3 +242,18 @@ def test_bytes_that_hold_no_trie_are_a_data_error() -> None:
     for data in (b"", b"PK", Trie.of([(4,)], vocabulary=8).saved[:-30]):
         with pytest.raises(DataError, match=r"^x: not a saved trie"):
             Trie.from_bytes(data, where="x")
+
+
+def test_the_record_of_a_search_counts_the_listed_successors_of_each_prefix() -> None:
+    """Beam 2, two sentences; entries a b, a c, b, over many tokens: after `a` two successors, after `b` one."""
+    model, recorder = ToyModel(100, 2), SearchRecorder(3)
+    batch, trie = make_batch([Example((4,), (), i) for i in range(2)]), Trie.of([(4, 5), (4, 6), (5,)], vocabulary=100)
+    settings, length_B = search.SearchSettings(2, ScoreSum(), StopBest()), torch.tensor([3, 3])
+    state, choices = model.encode(batch, None), trie.start(batch)
+    with torch.no_grad():
+        pauses = search.search_in_parts(model, state, choices, settings, length_B=length_B, steps=3, watch=recorder)
+        search.result_of(pauses)
+    first, second = recorder.steps[:2]
+    assert [row[0] for row in first["valid"]] == [2, 2]
+    for kept, valid in zip(first["kept"], second["valid"], strict=True):
+        assert [{4: 2, 5: 1}[token] for _, token in kept] == valid
