@@ -20,6 +20,7 @@ class Browser:
         self._to, self._answers = to, os.fdopen(answers, "rb", buffering=1 << 16)
         self._number, self._session = 0, ""
         self.faults: list[str] = []
+        self.origins: tuple[str, ...] = ("file:", "data:")  # where requests may go
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -50,15 +51,21 @@ class Browser:
             self.faults.append(said["exceptionDetails"]["exception"]["description"])
         elif method == "Log.entryAdded" or (method == "Runtime.consoleAPICalled" and said["type"] == "error"):
             self.faults.append(json.dumps(said))
-        elif method == "Network.requestWillBeSent" and not said["request"]["url"].startswith(("file:", "data:")):
+        elif method == "Network.requestWillBeSent" and not said["request"]["url"].startswith(self.origins):
             self.faults.append(said["request"]["url"])
         return answer
 
-    def open(self, page: Path) -> None:
-        """Open a file, and wait until its script has run."""
-        self.call("Page.navigate", url=page.as_uri())
-        waits = "new Promise((done) => { const look = () => document.body && document.body.dataset.ready ? done(1) : "
-        self.value(f"{waits}setTimeout(look, 5); look(); }})")
+    def open(self, page: Path | str) -> None:
+        """Open a file or an address, and wait until its script has run."""
+        if isinstance(page, str):
+            self.origins = (*self.origins, page)
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
+        self.wait("document.body && document.body.dataset.ready")
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression in the page holds."""
+        look = f"const look = () => ({condition}) ? done(1) : setTimeout(look, 5)"
+        self.value(f"new Promise((done) => {{ {look}; look(); }})")
 
     def value(self, expression: str) -> Any:
         """The value of an expression in the page; of a promise, when it is there."""

@@ -340,14 +340,14 @@ def bench(
         show_rows(rows, shape, chosen)
 
 
-@_verb("Answer requests for decoding over HTTP.", example="argbeam serve demo/conbso --port 8000")
+@_verb("Show beams on a live page, and decode over HTTP.", example="argbeam serve demo/conbso --port 8000")
 def serve(
     run: RunFolder,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
     port: Annotated[int, number("--port", "Port to listen at.", 1, 65535)] = 8000,
     sets: Sets = None,
 ) -> None:
-    """Answer POST /decode {"lines": [...], "beam": K, "n_best": N} and GET /health until it is stopped.
+    """Show beams on a live page, and answer POST /decode {"lines": [...], "beam": K, "n_best": N}, until it is stopped.
 
     Only programs of this machine reach it, unless --host asks for more.
     """

@@ -11,6 +11,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, in_order_of_length, make_batch
 from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis
 from argbeam.models.contract import Attends
+from argbeam.search.constraints.forced import Forced
 from argbeam.search.gold import EarlyUpdate, Gold, Policy
 from argbeam.search.recorder import SearchRecorder, TreeStep, gold_kept, tree_of
 from argbeam.search.result import SearchResult
@@ -61,14 +62,18 @@ def inspect_examples(
     beam: int,
     training: TrainingSearch | None = None,
     attention: bool = False,
+    prefix: Sequence[int] = (),
     done: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Inspected]:
-    """Search every example, in order. `done` is called after each batch with its number of sentences."""
+    """Search every example, in order; outputs of the plain search begin with `prefix`.
+
+    `done` is called after each batch with its number of sentences.
+    """
     found: dict[int, Inspected] = {}
     for numbers in in_order_of_length(examples, size=decoder.batch):
         batch = make_batch([examples[i] for i in numbers], specials=decoder.task.target.specials).to(decoder.device)
         limits = [decoder.task.limit(examples[i]) for i in numbers]
-        inspected = _inspect_batch(decoder, batch, limits, beam, training)
+        inspected = _inspect_batch(decoder, batch, limits, beam, training, prefix)
         if attention and isinstance(decoder.model, Attends):
             inspected = _with_attention(decoder, [examples[i] for i in numbers], inspected)
         found.update(zip(numbers, inspected, strict=True))
@@ -88,12 +93,44 @@ def steps_lost(decoder: BatchDecoder, examples: Sequence[Example], *, beam: int)
     return [lost[i] for i, example in enumerate(examples) if example.target]
 
 
+@dataclass(frozen=True)
+class NextToken:
+    """A token that may follow a prefix: its score, its probability among all tokens, and whether it is valid."""
+
+    token: int
+    score: float
+    probability: float
+    valid: bool
+
+
+@torch.no_grad()
+def next_tokens(decoder: BatchDecoder, example: Example, prefix: Sequence[int], *, most: int) -> list[NextToken]:
+    """The tokens with the highest scores after a prefix, best first, whether the constraint allows them or not."""
+    specials, device = decoder.task.target.specials, decoder.device
+    batch = make_batch([example], specials=specials).to(device)
+    state, choices = decoder.model.encode(batch, None), decoder.task.constraint.start(batch)
+    for read, token in zip((specials.bos, *prefix), (*prefix, None), strict=True):
+        state = decoder.model.step(state, torch.tensor([read], device=device))
+        if token is not None:
+            choices = choices.advance(torch.tensor([token], device=device))
+    score_V = decoder.model.scores(decoder.model.output(state)[None])[0, 0].double()
+    allowed_V = allowed_tokens(choices, len(score_V))[0]
+    found = score_V.topk(min(most, len(score_V)))
+    columns = (found.indices, found.values, score_V.softmax(0)[found.indices], allowed_V[found.indices])
+    return [NextToken(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
 def _inspect_batch(
-    decoder: BatchDecoder, batch: Batch, limits: Sequence[int], beam: int, training: TrainingSearch | None
+    decoder: BatchDecoder,
+    batch: Batch,
+    limits: Sequence[int],
+    beam: int,
+    training: TrainingSearch | None,
+    prefix: Sequence[int],
 ) -> list[Inspected]:
     specials, recorder = decoder.task.target.specials, SearchRecorder(_LOOKED_AT)
     settings = _settings(decoder, beam, n_best=beam)
-    result = _decode(decoder, batch, limits, settings, recorder)
+    result = _decode(decoder, batch, limits, settings, recorder, prefix)
     golds = [row[:length] for row, length in _rows(batch)]
     forbidden = _forbidden(decoder.task.constraint, batch, len(decoder.task.target))
     gold_scores = _gold_scores(decoder, batch, settings) if batch.target_BT.shape[1] else [[]] * len(golds)
@@ -163,9 +200,11 @@ def _decode(
     limits: Sequence[int],
     settings: SearchSettings,
     recorder: SearchRecorder | None,
+    prefix: Sequence[int] = (),
 ) -> SearchResult:
     """The plain search."""
-    state, choices = decoder.model.encode(batch, None), decoder.task.constraint.start(batch)
+    successors = Forced(decoder.task.constraint, tuple(prefix)) if prefix else decoder.task.constraint
+    state, choices = decoder.model.encode(batch, None), successors.start(batch)
     length_B = torch.tensor(limits, device=decoder.device)
     return result_of(
         search_in_parts(decoder.model, state, choices, settings, length_B=length_B, steps=max(limits), watch=recorder)

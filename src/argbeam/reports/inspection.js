@@ -1,8 +1,9 @@
 "use strict";
 // The page of `argbeam inspect`. Texts of the data become text nodes, never markup. Only one sentence is drawn.
-const data = JSON.parse(document.getElementById("data").textContent);
+let data = JSON.parse(document.getElementById("data").textContent);
 const byId = (name) => document.getElementById(name);
 const ITEM = 28, COLUMN = 132, ROW = 34, WIDTH = 112, HEIGHT = 26, TOP = 46;
+// `live` data come from a server: live.js then has a form, and what follows a chosen hypothesis.
 const state = { view: "decoding", place: 0, shown: [], step: 0, run: 0, node: null };
 
 function make(tag, attributes = {}, ...children) {
@@ -258,6 +259,7 @@ function choose(r, t, place) {
   if (valid) facts.push(`${valid} valid successors, ${data.runs[r].vocabulary - valid} tokens forbidden`);
   byId("node").replaceChildren(make("h2", {}, "hypothesis"), make("div", { class: "text", dir: "auto" }, words.join(" ")),
     make("p", {}, facts.join("; ")));
+  if (data.live) afterChoice(words);
 }
 
 function move(steps, places) {

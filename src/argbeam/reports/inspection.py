@@ -25,9 +25,19 @@ def write_inspection(data: dict[str, Any], out: Path) -> list[Path]:
 
 def inspection_page(data: str) -> str:
     """The page around its data, a JSON text. Only the page's own script and style may run, and nothing is fetched."""
-    page, style, script = (_part(name) for name in ("inspection.html", "inspection.css", "inspection.js"))
-    parts = {"STYLE": style, "SCRIPT": script, "STYLE_HASH": _hash(style), "SCRIPT_HASH": _hash(script)}
-    for name, part in parts.items():
+    return _page(data, _part("inspection.js"), fetches="'none'")
+
+
+def live_page(data: dict[str, Any]) -> str:
+    """The page of `argbeam serve`: a form instead of sentences; it asks its own server only."""
+    script = _part("inspection.js") + _part("live.js")
+    return _page(json.dumps(data, ensure_ascii=False), script, fetches="'self'")
+
+
+def _page(data: str, script: str, *, fetches: str) -> str:
+    page, style = _part("inspection.html"), _part("inspection.css")
+    hashes = {"STYLE_HASH": _hash(style), "SCRIPT_HASH": _hash(script)}
+    for name, part in {"STYLE": style, "SCRIPT": script, **hashes, "FETCHES": fetches}.items():
         page = page.replace(f"@{name}@", part)
     return page.replace("@DATA@", data.translate(_ESCAPES))
 

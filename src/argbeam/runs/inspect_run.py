@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from argbeam import __version__
-from argbeam.data.batches import Example
+from argbeam.data.batches import Example, make_batch
 from argbeam.decoding.batch_decoder import item_of
-from argbeam.decoding.inspection import Inspected, TrainingSearch, inspect_examples, steps_lost
+from argbeam.decoding.inspection import Inspected, TrainingSearch, inspect_examples, next_tokens, steps_lost
 from argbeam.errors import DataError
 from argbeam.losses import POLICIES
 from argbeam.runs.load import Run
@@ -16,6 +18,7 @@ from argbeam.search.recorder import TreeStep
 from argbeam.search.score_rules import NEVER, SCORE_RULES
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import STOPS
+from argbeam.search.successors import allowed_tokens
 from argbeam.settings.losses import BsoLoss, SearchLoss
 from argbeam.tasks.contract import Item, Task
 
@@ -25,7 +28,10 @@ _DIGITS = 3
 
 @dataclass(frozen=True)
 class InspectRequest:
-    """Sentences to search: the first `limit` of a split, or lines. The widest of the beams is shown."""
+    """Sentences to search: the first `limit` of a split, or lines. The widest of the beams is shown.
+
+    Outputs of the plain search begin with the tokens `prefix`.
+    """
 
     beams: Sequence[int]
     split: str = ""
@@ -33,6 +39,7 @@ class InspectRequest:
     where: str = "line "
     limit: int = 1000
     attention: bool = False
+    prefix: Sequence[str] = ()
 
     def items(self, run: Run) -> list[Item]:
         if self.split:
@@ -63,11 +70,13 @@ def inspect_runs(
     for run, items in zip(runs, inputs, strict=True):
         examples = [run.task.example(item, number) for number, item in enumerate(items)]
         training, view = _training_search(run, max(request.beams))
+        prefix = forced_tokens(run.task, examples, request.prefix)
         searched = inspect_examples(
             run.decoder(),
             examples,
             beam=max(request.beams),
             training=training,
+            prefix=prefix,
             attention=request.attention,
             done=done,
         )
@@ -80,6 +89,52 @@ def inspect_runs(
     ]
     named = {"split": request.split, "beam": max(request.beams), "runs": described, "sentences": sentences}
     return {"argbeam": __version__, **named, "tokens": tokens.texts}
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """The table of `inspect_runs` before any sentence: what a live page starts with."""
+    beam = run.recipe.decode.beam
+    _, view = _training_search(run, beam)
+    described = _described(run, InspectRequest((beam,)), [], [], view)
+    return {
+        "argbeam": __version__,
+        "split": "",
+        "beam": beam,
+        "runs": [described],
+        "sentences": [],
+        "tokens": [],
+        "live": True,
+    }
+
+
+def forced_tokens(task: Task, examples: Sequence[Example], prefix: Sequence[str]) -> list[int]:
+    """The token ids of a prefix that outputs are to begin with; one that is not valid is a DataError."""
+    ids = list(task.target.encode(prefix))
+    if not ids:
+        return ids
+    specials = task.target.specials
+    choices = task.constraint.start(make_batch(examples, specials=specials))
+    for number, (token, text) in enumerate(zip(ids, prefix, strict=True), start=1):
+        valid = task.target.words[token] == text and token < len(task.target)
+        allowed = allowed_tokens(choices, len(task.target))
+        ended = number > 1 and ids[number - 2] in specials.ends
+        if not valid or ended or not bool(allowed[:, token].all()) or number > min(map(task.limit, examples)):
+            raise DataError(f"token {number}, {text!r}: not a valid successor of the tokens before it")
+        choices = choices.advance(torch.full((len(examples),), token))
+    return ids
+
+
+def next_of(run: Run, line: str, prefix: Sequence[str], *, most: int = 20) -> list[dict[str, Any]]:
+    """The tokens with the highest scores after a prefix of the output for a line, valid or not."""
+    (item,) = InspectRequest((1,), lines=[line]).items(run) or (None,)
+    if item is None:
+        raise DataError("line 1: no words; one line of words is expected")
+    example = run.task.example(item, 0)
+    ids = forced_tokens(run.task, [example], prefix)
+    return [
+        {**vars(one), "token": run.task.target.words[one.token], "score": _rounded(one.score)}
+        for one in next_tokens(run.decoder(), example, ids, most=most)
+    ]
 
 
 def _check_same(runs: Sequence[Run], inputs: Sequence[Sequence[Item]]) -> None:

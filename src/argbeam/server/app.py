@@ -1,4 +1,4 @@
-"""A run over HTTP: `POST /decode` for programs, `GET /health` for those who watch it.
+"""A run over HTTP: `POST /decode` for programs, a page with `POST /inspect` and `/next` for people, and `GET /health`.
 
 Addresses are local unless asked otherwise, and then requests must name a local host: a page of another site cannot
 reach the model through the browser of its reader.
@@ -10,6 +10,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -18,11 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from argbeam import __version__
 from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.reports.inspection import live_page
+from argbeam.runs.inspect_run import InspectRequest, describe_run, inspect_runs, next_of
 from argbeam.runs.load import Run
 from argbeam.server.requests import BusyError, Limits, RequestQueue
 from argbeam.settings import MOST_BEAM
@@ -30,12 +33,34 @@ from argbeam.settings import MOST_BEAM
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 # Requests that clients have sent when the server is stopped are answered, but not for longer than this.
 STOP_SECONDS = 10
+# The widest beam that the page draws.
+MOST_SHOWN = 100
+Asked = TypeVar("Asked", bound="Body")
 
 
-class DecodeBody(BaseModel):
-    """The body of `POST /decode`; a beam of 0 is the recipe's."""
+class Body(BaseModel):
+    """The body of a request: its keys, and none else."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class InspectBody(Body):
+    """The body of `POST /inspect`: a line, the tokens that outputs are to begin with, and a beam, 0: the recipe's."""
+
+    line: str
+    prefix: list[str] = []
+    beam: int = Field(default=0, ge=0, le=MOST_SHOWN)
+
+
+class NextBody(Body):
+    """The body of `POST /next`: the tokens after a prefix."""
+
+    line: str
+    prefix: list[str] = []
+
+
+class DecodeBody(Body):
+    """The body of `POST /decode`; a beam of 0 is the recipe's."""
 
     lines: list[str]
     beam: int = Field(default=0, ge=0, le=MOST_BEAM)
@@ -47,10 +72,24 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
     queue = RequestQueue(run, limits)
 
     async def decode(request: Request) -> Response:
-        asked = _parsed(await _body(request, limits.bytes))
+        asked = await _parsed(DecodeBody, request, limits)
         answer = await run_in_threadpool(queue.ask, asked.lines, beam=asked.beam, n_best=asked.n_best)
         outputs = await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
         return JSONResponse({"outputs": [[asdict(one) for one in line] for line in outputs]})
+
+    async def inspect(request: Request) -> Response:
+        asked = await _parsed(InspectBody, request, limits)
+        searched = InspectRequest((asked.beam or run.recipe.decode.beam,), lines=[asked.line], prefix=asked.prefix)
+        work = queue.call(lambda: inspect_runs([run], [searched.items(run)], searched))
+        return JSONResponse(await asyncio.wait_for(asyncio.wrap_future(work), limits.seconds))
+
+    async def next_tokens(request: Request) -> Response:
+        asked = await _parsed(NextBody, request, limits)
+        work = queue.call(lambda: next_of(run, asked.line, asked.prefix))
+        return JSONResponse({"tokens": await asyncio.wait_for(asyncio.wrap_future(work), limits.seconds)})
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(live_page(describe_run(run)))
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "run": repr(run), "waiting": len(queue), "version": __version__})
@@ -61,7 +100,13 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
         await run_in_threadpool(queue.close)
 
     return Starlette(
-        routes=[Route("/decode", decode, methods=["POST"]), Route("/health", health)],
+        routes=[
+            Route("/", page),
+            Route("/health", health),
+            Route("/decode", decode, methods=["POST"]),
+            Route("/inspect", inspect, methods=["POST"]),
+            Route("/next", next_tokens, methods=["POST"]),
+        ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
         exception_handlers=dict.fromkeys((HTTPException, ArgbeamError, TimeoutError), _refuse),
         lifespan=open_until_stopped,
@@ -82,26 +127,22 @@ def serve(run: Run, *, host: str, port: int, limits: Limits = Limits()) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The body, read no further than `most` bytes."""
+async def _parsed(kind: type[Asked], request: Request, limits: Limits) -> Asked:
+    """The body, read no further than the limit; what it may hold is that of its kind."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise HTTPException(415, "content-type: application/json is accepted")
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > most:
-            raise HTTPException(413, f"a body above {most:,} bytes; send fewer lines")
-    return bytes(body)
-
-
-def _parsed(body: bytes) -> DecodeBody:
+        if len(body) > limits.bytes:
+            raise HTTPException(413, f"a body above {limits.bytes:,} bytes; send less at a time")
     try:
-        return DecodeBody.model_validate_json(body)
+        return kind.model_validate_json(bytes(body))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the body"
-        accepted = '{"lines": [text, ...], "beam": a number, "n_best": a number}'
-        raise HTTPException(400, f"{place}: {first['msg'].lower()}; accepted: {accepted}") from None
+        accepted = ", ".join(kind.model_fields)
+        raise HTTPException(400, f"{place}: {first['msg'].lower()}; keys: {accepted}") from None
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -6,9 +6,10 @@ that many clients share a batch. A request is checked before it waits: one that 
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from argbeam.decoding.batch_decoder import item_of
 from argbeam.errors import ArgbeamError, DataError
@@ -39,18 +40,21 @@ class Output:
 
 
 Answer = list[list[Output]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class _Request:
-    lines: Sequence[str]
-    beam: int
-    n_best: int
-    answer: Future[Answer] = field(default_factory=Future)
+    """Lines to decode; with `call` another piece of work for the thread, which is done alone."""
 
-    @property
-    def search(self) -> tuple[int, int]:
-        return self.beam, self.n_best
+    lines: Sequence[str] = ()
+    beam: int = 0
+    n_best: int = 1
+    call: Callable[[], Any] | None = None
+    answer: Future[Any] = field(default_factory=Future)
+
+    def shares_search(self, other: "_Request") -> bool:
+        return (self.beam, self.n_best, self.call, other.call) == (other.beam, other.n_best, None, None)
 
 
 class RequestQueue:
@@ -74,7 +78,13 @@ class RequestQueue:
         most = self.run.recipe.decode.max_words
         for number, line in enumerate(lines, start=1):
             item_of(self.run.task, line, most=most, where=f"line {number}")
-        request = _Request(lines, beam or self.run.recipe.decode.beam, n_best)
+        return self._put(_Request(lines, beam or self.run.recipe.decode.beam, n_best))
+
+    def call(self, work: Callable[[], Result]) -> Future[Result]:
+        """Put other work with the model in line."""
+        return self._put(_Request(call=work))
+
+    def _put(self, request: _Request) -> Future[Any]:
         with self._changed:
             if self._closed or len(self._waiting) >= self.limits.waiting:
                 raise BusyError(f"{len(self._waiting):,} requests wait; try again later")
@@ -110,15 +120,17 @@ class RequestQueue:
             others: deque[_Request] = deque()
             for one in self._waiting:
                 lines = sum(len(other.lines) for other in together) + len(one.lines)
-                fits = not together or (one.search == together[0].search and lines <= self.limits.lines)
+                fits = not together or (one.shares_search(together[0]) and lines <= self.limits.lines)
                 (together if fits else others).append(one)
             self._waiting = others
             return together
 
-    def _decode(self, together: Sequence[_Request]) -> list[Answer]:
+    def _decode(self, together: Sequence[_Request]) -> list[Any]:
         if not together:
             return []
-        beam, n_best = together[0].search
+        if together[0].call is not None:
+            return [together[0].call()]
+        beam, n_best = together[0].beam, together[0].n_best
         lines = [line for one in together for line in one.lines]
         found = iter(self.run.search_items(lines, beam=beam, n_best=n_best))
         answers: list[Answer] = []

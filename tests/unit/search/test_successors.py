@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.errors import DataError
+from argbeam.search.constraints.forced import Forced
 from argbeam.search.successors import Choices, Permutation, ShiftReduce, Successors, Unconstrained, check_gold
 from oracles import Next, Tokens, example_of, permutation, shift_reduce
 
@@ -131,3 +132,13 @@ def test_gold_outside_the_constraint_is_a_data_error() -> None:
     check_gold(Unconstrained(8, end_symbol=False), make_batch([good, bad], size=3))
     with pytest.raises(DataError, match=r"^sentence 3: gold token 2 \(id 7\) is not a valid successor"):
         check_gold(Permutation(), make_batch([good, bad], size=3))
+
+
+@pytest.mark.parametrize("free", [Permutation(), Unconstrained(7, end_symbol=False)])
+def test_forced_outputs_are_those_of_the_successors_that_begin_so(free: Successors) -> None:
+    batch = make_batch([Example((4, 5, 5, 6), (), 0)])
+    everything = reachable(free, batch, 4)
+    for prefix in [(), (5,), (5, 4), (5, 5, 6)]:
+        expected = {tokens for tokens in everything if tokens[: len(prefix)] == prefix}
+        assert reachable(Forced(free, prefix), batch, 4) == expected
+    assert reachable(Forced(Permutation(), (4, 4)), batch, 4) == set()

@@ -11,17 +11,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import uvicorn
 
 import argbeam
 from argbeam.errors import ConfigError, DataError
+from argbeam.losses.replay import score
+from argbeam.runs.inspect_run import InspectRequest, inspect_runs
 from argbeam.server.app import make_app, serve
 from argbeam.server.requests import BusyError, Limits, RequestQueue
+from browser import CHROMIUM, Browser, opened_browser
 from refusals import refusal
 from small_runs import PRETRAIN, finish, short_text, small_recipe
 
@@ -127,6 +131,77 @@ def test_text_comes_back_as_it_is(client: Client) -> None:
 def test_health_names_the_run(client: Client, run: argbeam.Run) -> None:
     status, answer = client.send("GET", "/health")
     assert (status, answer["status"], answer["run"]) == (200, "ok", repr(run))
+
+
+def test_outputs_after_forced_tokens_are_those_of_the_library(client: Client, run: argbeam.Run) -> None:
+    """All orders of three words that begin with the forced ones, as a beam of six finds them without."""
+    ((_, free),) = run.search(["ba ti ko"], beam=6, n_best=6)
+    texts = [run.task.text(run.task.item("ba ti ko"), one.tokens) for one in free.hypotheses]
+    for prefix in ([], ["ti"], ["ko", "ba"]):
+        status, answer = client.send(
+            "POST", "/inspect", json.dumps({"line": "ba ti ko", "prefix": prefix, "beam": 6}).encode()
+        )
+        assert status == 200
+        (sentence,) = answer["sentences"]
+        found = [text for text, _, _ in sentence["runs"][0]["outputs"]]
+        assert found == [text for text in texts if text.split()[: len(prefix)] == prefix]
+
+
+def test_the_next_tokens_have_the_models_probabilities(client: Client, run: argbeam.Run) -> None:
+    status, answer = client.send("POST", "/next", json.dumps({"line": "ba ti ko", "prefix": ["ti"]}).encode())
+    assert status == 200
+    item = run.task.item("ba ti ko")
+    tokens = tuple(run.task.target.encode(["ti", "ba"]))
+    batch = argbeam.make_batch([replace(run.task.example(item, 0), target=tokens)])
+    with torch.no_grad():
+        scores_V = score(run.model, run.model.encode(batch, None), batch.target_BT)[0, 1]
+    words = run.task.target.words
+    expected = sorted(range(len(words)), key=lambda token: -scores_V[token].item())[:20]
+    assert [row["token"] for row in answer["tokens"]] == [words[token] for token in expected]
+    for row, token in zip(answer["tokens"], expected, strict=True):
+        assert row["probability"] == pytest.approx(scores_V.softmax(0)[token].item(), rel=1e-4)
+        assert row["valid"] == (words[token] in ("ba", "ko"))
+
+
+@pytest.mark.parametrize("prefix", [["ti", "ti"], ["nowhere"], ["<s>"], ["ba", "ti", "ko", "ba"]])
+def test_a_forced_token_that_is_not_valid_is_refused(client: Client, prefix: list[str]) -> None:
+    for address in ("/inspect", "/next"):
+        status, answer = client.send("POST", address, json.dumps({"line": "ba ti ko", "prefix": prefix}).encode())
+        assert (status, "not a valid successor" in answer["error"]) == (400, True)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser: `apt-get install chromium` brings one")
+def test_in_a_browser_a_forced_token_gives_what_the_library_gives(
+    client: Client, run: argbeam.Run, tmp_path: Path
+) -> None:
+    outputs = "[...document.querySelectorAll('#runs tr td:nth-child(3)')].map((cell) => cell.textContent)"
+    hostile = '</script><script>document.title="taken"</script>'
+
+    def ask(browser: Browser, line: str, times: int) -> None:
+        browser.value(f"document.getElementById('line').value = {json.dumps(line)}")
+        browser.click("#ask button")
+        browser.wait(f"document.body.dataset.searched === '{times}'")
+
+    with opened_browser(tmp_path) as browser:
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        ask(browser, "ba ti ko", 1)
+        ((_, free),) = run.search(["ba ti ko"], beam=5, n_best=5)
+        item = run.task.item("ba ti ko")
+        assert browser.value(outputs) == [run.task.text(item, one.tokens) for one in free.hypotheses]
+        browser.click('.node[data-step="0"][data-place="0"]')
+        browser.wait("document.querySelector('#next-tokens button:enabled')")
+        first = browser.value("document.querySelector('#node .text').textContent")
+        token = "document.querySelector('#next-tokens tr:has(button:enabled) td').textContent"
+        forced = [first, browser.value(token)]
+        browser.click("#next-tokens button:enabled")
+        browser.wait("document.body.dataset.searched === '2'")
+        asked = InspectRequest((5,), lines=["ba ti ko"], prefix=forced)
+        data = inspect_runs([run], [asked.items(run)], asked)
+        assert browser.value(outputs) == [text for text, _, _ in data["sentences"][0]["runs"][0]["outputs"]]
+        ask(browser, f"{hostile} ba", 3)
+        assert hostile in browser.value("document.getElementById('sentence').textContent")
+        assert browser.value("document.title") == "argbeam inspect"
+        assert browser.faults == []
 
 
 def test_requests_that_wait_are_decoded_together_and_a_full_line_is_refused(

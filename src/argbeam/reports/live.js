@@ -1,0 +1,57 @@
+
+// The live page of `argbeam serve`: a sentence of one's own, and what would come after other tokens.
+const question = { line: "", prefix: [] };
+const form = make("form", { class: "row", id: "ask" },
+  make("input", { id: "line", placeholder: "A sentence", "aria-label": "Sentence", dir: "auto", autocomplete: "off" }),
+  make("input", { id: "beam", type: "number", min: 1, max: 100, value: data.beam, "aria-label": "Beam" }),
+  make("button", {}, "search"));
+const said = make("p", { id: "said", role: "status" });
+document.querySelector("header").append(form, make("p", { id: "forced", dir: "auto" }), said);
+document.querySelector("nav").hidden = byId("bar").hidden = true;
+
+async function ask(address, body) {
+  try {
+    const answer = await fetch(address, { method: "POST", headers: { "content-type": "application/json" },
+      body: JSON.stringify(body) });
+    const found = await answer.json();
+    said.textContent = answer.ok ? "" : found.error;
+    return answer.ok ? found : null;
+  } catch (error) {
+    said.textContent = "The server does not answer.";
+    return null;
+  }
+}
+
+async function searchFor(prefix) {
+  const found = await ask("/inspect", { line: question.line, prefix, beam: Number(byId("beam").value) || 0 });
+  if (!found) return;
+  question.prefix = prefix;
+  data = { ...found, live: true };
+  const again = make("button", { type: "button" }, "search without it");
+  again.addEventListener("click", () => searchFor([]));
+  byId("forced").replaceChildren(...(prefix.length ? ["forced: ", prefix.join(" "), " ", again] : []));
+  byId("facts").textContent = `beam ${data.beam}: ${data.runs[0].system} (${data.runs[0].run})`;
+  state.place = 0;
+  select();
+  document.body.dataset.searched = String(1 + Number(document.body.dataset.searched || 0));
+}
+
+// The tokens that follow a hypothesis, each with a button that forces it.
+async function afterChoice(words) {
+  const chosen = state.node, found = await ask("/next", { line: question.line, prefix: words });
+  if (!found || state.node !== chosen) return;
+  const rows = found.tokens.map(({ token, score, probability, valid }) => {
+    const force = make("button", { type: "button", ...(valid ? {} : { disabled: "" }) }, valid ? "force" : "forbidden");
+    force.addEventListener("click", () => searchFor([...words, token]));
+    return make("tr", {}, make("td", { dir: "auto" }, token), make("td", {}, number(score)),
+      make("td", {}, percent(probability, 1)), make("td", {}, force));
+  });
+  byId("node").append(make("table", { id: "next-tokens" }, make("tr", {}, make("th", {}, "next token"), make("th", {}, "score"),
+    make("th", {}, "probability"), make("th", {}, "")), ...rows));
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  question.line = byId("line").value;
+  searchFor([]);
+});
