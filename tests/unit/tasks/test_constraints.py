@@ -10,6 +10,7 @@ from argbeam.errors import ConfigError, DataError
 from argbeam.runs.load import load
 from argbeam.runs.train import train
 from argbeam.settings import Recipe
+from argbeam.settings.data import TranslationTask
 from argbeam.tasks.constraints import constraint_facts
 from argbeam.tasks.translation import Translation
 from argbeam.training.events import Notice
@@ -132,3 +133,15 @@ def test_every_notation_makes_a_constraint(tmp_path: Path, notation: str, text: 
 def test_a_wrong_grammar_names_its_file(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, 'start: "q"', "task.constraint.kind=grammar")
     assert refusal(lambda: Translation.fit(recipe)).startswith(f"{tmp_path / 'list.txt'}: no output is valid")
+
+
+def test_a_run_may_start_from_one_without_its_constraint(tmp_path: Path) -> None:
+    """Vocabulary and weights are those of the first run, the constraint is the second recipe's own."""
+    recipe = recipe_of(tmp_path, "x y\ny\nx\ny x z\n", f"start={tmp_path / 'first'}")
+    free = recipe.model_copy(update={"task": TranslationTask(), "start": ""})
+    for _ in train(free, tmp_path / "first"):
+        pass
+    lines = [event.text for event in train(recipe, tmp_path / "second") if isinstance(event, Notice)]
+    assert "constraint: 4 entries, 0 entries with unknown tokens left out" in lines
+    ((_, decoded),) = load(tmp_path / "second", device="cpu").search(["a b a"], beam=4, n_best=4)
+    assert len([h for h in decoded.hypotheses if h.finished]) == 4

@@ -11,6 +11,7 @@ Worked example, entries `a` and `a b`, tokens a = 4, b = 5 and the end symbol 3:
 import io
 import zipfile
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -97,14 +98,15 @@ class Trie:
 
     def accepts(self, tokens: Sequence[int]) -> bool:
         """Whether a whole sequence, end symbol included, is an entry."""
+        first_X, token_E = self._views
         node = ROOT
         for token in tokens:
-            first, last = self._first[node], self._first[node + 1]
-            edge = first + int(np.searchsorted(self.token_E[first:last], token))
-            if edge == last or self.token_E[edge] != token:
+            last = first_X[node + 1]
+            edge = bisect_left(token_E, token, first_X[node], last)
+            if edge == last or token_E[edge] != token:
                 return False
             node = edge + 2
-        return node != ROOT and self._first[node] == self._first[node + 1]
+        return node != ROOT and first_X[node] == first_X[node + 1]
 
     @cached_property
     def saved(self) -> bytes:
@@ -139,8 +141,9 @@ class Trie:
         return tuple(counts)
 
     @cached_property
-    def _first(self) -> list[int]:
-        return self.first_X.tolist()  # type: ignore[no-any-return]
+    def _views(self) -> tuple[memoryview, memoryview]:
+        # Single elements of an array are slow to read, and a list of millions takes much memory.
+        return self.first_X.data, self.token_E.data
 
     def _on(self, device: torch.device) -> TrieTables:
         """Tables of the first levels, the edges of all levels."""
