@@ -115,8 +115,8 @@ def next_tokens(decoder: BatchDecoder, example: Example, prefix: Sequence[int], 
             choices = choices.advance(torch.tensor([token], device=device))
     score_V = decoder.model.scores(decoder.model.output(state)[None])[0, 0].double()
     allowed_V = allowed_tokens(choices, len(score_V))[0]
-    found = score_V.topk(min(most, len(score_V)))
-    columns = (found.indices, found.values, score_V.softmax(0)[found.indices], allowed_V[found.indices])
+    order_X = score_V.argsort(descending=True)[:most]
+    columns = (order_X, score_V[order_X], score_V.softmax(0)[order_X], allowed_V[order_X])
     return [NextToken(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
