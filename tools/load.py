@@ -2,6 +2,7 @@
 
     python tools/load.py decode RUN-PARENT 1000000      decode a million sentences from stdin
     python tools/load.py train FOLDER 10000000 500      write ten million pairs, train 500 updates, start again
+    python tools/load.py serve RUN 50 20                50 clients at once, 20 requests each, all answers compared
 
 Each prints JSON lines. Sentences are those of the generated corpus, each with a number as one more word, so that no two
 of a thousand are alike.
@@ -117,6 +118,44 @@ def _train_here(folder: Path, data: dict[str, Any], updates: int) -> None:
                 break
 
 
+def serve(run: Path, clients: int, requests: int) -> dict[str, Any]:
+    """Ask a server with many clients at once: how long answers take, and how many are not those of the library."""
+    import http.client
+    import statistics
+    from concurrent.futures import ThreadPoolExecutor
+
+    import argbeam
+
+    opened, port = argbeam.load(run), 8765
+    lines = [source for source, _ in pair_lines(clients * requests)]
+    command = [sys.executable, "-m", "argbeam", "serve", str(run), "--port", str(port)]
+
+    def ask(line: str) -> tuple[float, str]:
+        started = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        body = json.dumps({"lines": [line]}).encode()
+        connection.request("POST", "/decode", body, {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        return time.perf_counter() - started, answer["outputs"][0][0]["text"]
+
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                ask(lines[0])
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.2)
+        started = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            answers = list(pool.map(ask, lines))
+        seconds = time.perf_counter() - started
+        process.terminate()
+    cuts = statistics.quantiles((taken for taken, _ in answers), n=100)
+    wrong = sum(text != expected for (_, text), expected in zip(answers, opened.decode(lines), strict=True))
+    figures = {"p50_ms": 1000 * cuts[49], "p99_ms": 1000 * cuts[98], "requests_per_s": len(lines) / seconds}
+    return {"requests": len(lines), "wrong": wrong, **{name: round(value, 1) for name, value in figures.items()}}
+
+
 def recipe(data: dict[str, Any]) -> dict[str, Any]:
     """Small enough that what is measured is not the model."""
     stage = {
@@ -149,6 +188,8 @@ def main() -> None:
             for attempt in ("first start", "second start"):
                 for line in train_some(Path(folder) / "run", data, int(updates)):
                     print(json.dumps({"start": attempt, **line}))
+        case ["serve", run, clients, requests]:
+            print(json.dumps(serve(Path(run), int(clients), int(requests))))
         case ["_train", folder, table, updates]:
             _train_here(Path(folder), json.loads(table), int(updates))
         case _:

@@ -107,6 +107,7 @@ def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)
 
 
+@pytest.mark.filterwarnings("ignore")  # of what Sphinx and its extensions will have to change
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """Links between pages, code languages, docstrings: whatever Sphinx cannot make sense of is a warning."""
     from sphinx.cmd.build import build_main
