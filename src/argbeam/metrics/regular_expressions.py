@@ -124,6 +124,8 @@ class _Reader:
                 found = _either([found, _EMPTY])
             else:
                 found = self.counted(found)
+            if _parts(found) > _MOST_PARTS:
+                raise _UnreadableError
         return found
 
     def counted(self, found: Regex) -> Regex:

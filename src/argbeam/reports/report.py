@@ -17,7 +17,7 @@ from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import leaves, read_recipe_json
 
 # Parts of a score without gains: more is not better.
-_NO_GAIN = ("length",)
+_NO_GAIN = ("length", "token_error_rate")
 _FIX = "was the file edited?"
 # Titles of the parts of a score.
 _PARTS = {

@@ -66,7 +66,8 @@ def out_of_patience(stage: Stage, loss: Loss, position: Position) -> bool:
 
 def metric_name(dev: dict[str, Any]) -> str:
     """The name of the score in dev figures, such as BLEU."""
-    return next((name.upper() for name in dev if name != "value" and dev[name] == dev["value"]), "score")
+    parts = list(dev)[list(dev).index("value") + 1 :]  # figures before it may be equal by chance
+    return next((name.upper() for name in parts if dev[name] == dev["value"]), "score")
 
 
 def stage_record(

@@ -23,7 +23,7 @@ from argbeam.errors import ArgbeamError
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.losses.crf import Crf
-from argbeam.losses.cross_entropy import CrossEntropy
+from argbeam.losses.cross_entropy import CrossEntropy, PruningWeights
 from argbeam.losses.mixed import Mixed
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.losses.mrt import Mrt, Sampled, Searched
@@ -68,6 +68,8 @@ LOSSES: dict[str, Loss] = {
     "early update": replace(CONBSO, policy=EarlyUpdate),
     "maximum violation": replace(CONBSO, policy=MaxViolation, rule=ScoreSum()),
     "crf": Crf(Permutation(), 3, open_length=False, epochs_per_beam=1),
+    "crf with restarts": Crf(Permutation(), 3, open_length=False, epochs_per_beam=1, restarts=True),
+    "bear": CrossEntropy(valid=Permutation(), pruning=PruningWeights(2, 0.5, 1.0)),
     "scheduled sampling": ScheduledSampling(ANYTHING, Linear(0.3)),
     "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
     "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
