@@ -103,8 +103,9 @@ class Vocabulary:
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """The token id of each word, without the specials."""
-        return {word: i for i, word in enumerate(self.words) if i not in self._special_ids}
+        """The token id of each word, without the four specials, which text cannot spell; other specials are words."""
+        hidden = self._special_ids if self.specials == STANDARD else frozenset[int]()
+        return {word: i for i, word in enumerate(self.words) if i not in hidden}
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:

@@ -38,6 +38,10 @@ def make_model(
         case settings.TransformerModel() | settings.TransformerLmModel():
             made = Transformer if isinstance(model, settings.TransformerModel) else TransformerLm
             return made(**sides, **transformer, rotary=model.positions == "rotary", ordered_source=ordered_source)
+        case settings.HuggingFaceModelSettings():
+            from argbeam.models.huggingface.folder import open_model
+
+            return open_model(model.path)
 
 
 def output_width(model: Model, batch: Batch) -> int:

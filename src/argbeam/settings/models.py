@@ -93,10 +93,21 @@ class TransformerLmModel(TransformerSizes):
     kind: Literal["transformer_lm"] = "transformer_lm"
 
 
+class HuggingFaceModelSettings(Settings):
+    """A model of transformers with its tokenizer, for translation and text2text."""
+
+    kind: Literal["huggingface"] = "huggingface"
+    path: str = Field(min_length=1, description="folder of the model and its tokenizer, as save_pretrained writes it")
+    init: ClassVar[None] = None
+    vectors: ClassVar[str] = ""
+    vectors_scale: ClassVar[float] = 1.0
+    embedding: ClassVar[int] = 0
+
+
 # The paper's model is the default kind.
 _with_kind = BeforeValidator(lambda model: {"kind": "lstm", **model} if isinstance(model, dict) else model)
 Model = Annotated[
-    LstmModel | LstmLmModel | ConvModel | TransformerModel | TransformerLmModel,
+    LstmModel | LstmLmModel | ConvModel | TransformerModel | TransformerLmModel | HuggingFaceModelSettings,
     Field(discriminator="kind"),
     _with_kind,
 ]

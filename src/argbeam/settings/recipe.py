@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, WrapValidator, mode
 from argbeam.settings.constraints import NoConstraint
 from argbeam.settings.data import Data, Task, Text2TextTask
 from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, MrtLoss, SearchLoss
-from argbeam.settings.models import LstmLmModel, LstmModel, Model
+from argbeam.settings.models import HuggingFaceModelSettings, LstmLmModel, LstmModel, Model
 from argbeam.settings.stages import Batching, Stage
 from argbeam.settings.strict import MOST_BEAM, Settings
 
@@ -114,7 +114,8 @@ DATA_OF_TASK = {
 
 # Score rule of BSO by the kind of model, where the recipe names none; of other kinds the paper's. A recurrent state
 # carries the quality of a prefix into its newest score, the last layer of a Transformer does not (decision 0029).
-BSO_RULE_OF_MODEL = {"transformer": "score_sum", "transformer_lm": "score_sum"}
+# Models of transformers stay language models, which `generate` decodes.
+BSO_RULE_OF_MODEL = {"transformer": "score_sum", "transformer_lm": "score_sum", "huggingface": "logprob_sum"}
 
 
 class Recipe(Settings):
@@ -135,6 +136,8 @@ class Recipe(Settings):
     @property
     def units(self) -> tuple[str, ...]:
         """Tokens of the source and of the target, in tasks that turn text into text."""
+        if isinstance(self.model, HuggingFaceModelSettings):
+            return ("pieces", "pieces")
         if isinstance(self.task, Text2TextTask):
             return self.task.source, self.task.target
         unit = "pieces" if self.text.subwords else "words"
@@ -160,16 +163,7 @@ class Recipe(Settings):
         task, accepted = self.task.kind, DATA_OF_TASK[self.task.kind]
         if self.data.kind not in accepted:
             raise ValueError(f'data.kind = "{self.data.kind}": not for {task}; one of {", ".join(accepted)}')
-        if bool(self.text.subwords) != ("pieces" in self.units) and task == "text2text":
-            raise ValueError(
-                f'text.subwords = {self.text.subwords}: it is the size of "pieces", which task.source and '
-                "task.target name; 0 without them"
-            )
-        if self.text.subwords and "pieces" not in self.units:
-            raise ValueError(f"text.subwords = {self.text.subwords}: only for translation and text2text; 0 for {task}")
-        if self.text.tokenizer == "moses" and "words" not in self.units:
-            used = "SentencePiece reads raw text" if self.text.subwords else f"{task} reads tokenised text"
-            raise ValueError(f'text.tokenizer = "moses": {used}; must be "whitespace"')
+        self._check_hugging_face() if isinstance(self.model, HuggingFaceModelSettings) else self._check_units()
         if isinstance(self.model, LstmLmModel) and task not in ("word_ordering", "parsing"):
             raise ValueError(
                 'model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
@@ -183,6 +177,28 @@ class Recipe(Settings):
                     "task.constraint"
                 )
         return self
+
+    def _check_units(self) -> None:
+        task = self.task.kind
+        if bool(self.text.subwords) != ("pieces" in self.units) and task == "text2text":
+            raise ValueError(
+                f'text.subwords = {self.text.subwords}: it is the size of "pieces", which task.source and '
+                "task.target name; 0 without them"
+            )
+        if self.text.subwords and "pieces" not in self.units:
+            raise ValueError(f"text.subwords = {self.text.subwords}: only for translation and text2text; 0 for {task}")
+        if self.text.tokenizer == "moses" and "words" not in self.units:
+            used = "SentencePiece reads raw text" if self.text.subwords else f"{task} reads tokenised text"
+            raise ValueError(f'text.tokenizer = "moses": {used}; must be "whitespace"')
+
+    def _check_hugging_face(self) -> None:
+        """The tokenizer of the model reads raw text, in tasks of open length from text to text."""
+        if self.task.kind not in ("translation", "text2text"):
+            raise ValueError(f'model.kind = "huggingface": not for {self.task.kind}; for translation and text2text')
+        off = {"tokenizer": "whitespace", "subwords": 0, "lowercase": False, "fold_digits": False, "max_vocabulary": 0}
+        for name, value in off.items():
+            if getattr(self.text, name) != value:
+                raise ValueError(f"text.{name}: the tokenizer of the model reads raw text; must be {json.dumps(value)}")
 
     @model_validator(mode="after")
     def _search_fits_the_model(self) -> "Recipe":

@@ -14,8 +14,10 @@ from argbeam.metrics.outputs import Metric, RankedOutputs, Statistics, make_metr
 from argbeam.search.constraints.grammar import Unit
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text, Text2TextTask
+from argbeam.settings.models import HuggingFaceModelSettings
 from argbeam.tasks.constraints import ANY_OUTPUT, TargetSide, ValidOutputs, make_constraint
 from argbeam.tasks.contract import Item, Score, read_all, score_of
+from argbeam.tasks.pretrained import PretrainedTokenizer, pretrained, pretrained_files
 from argbeam.tasks.sources import PairData, stream_pairs
 from argbeam.tasks.words import build_vocabulary, length_fault, load_vocabulary, symbols, usable
 
@@ -52,6 +54,8 @@ class Translation:
     @staticmethod
     def fit(recipe: Recipe) -> "Translation":
         assert isinstance(recipe.data, PairData)
+        if isinstance(recipe.model, HuggingFaceModelSettings):
+            return _pretrained_task(recipe, {})
         text, empty = recipe.text, Vocabulary(SPECIALS)
         source, target = (_learnt_tokenizer(recipe, side) for side in (0, 1))
         task = _task(recipe, (source, target), empty, empty)
@@ -67,6 +71,8 @@ class Translation:
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
+        if isinstance(recipe.model, HuggingFaceModelSettings):
+            return _pretrained_task(recipe, assets)
         source, target = (_loaded_tokenizer(recipe, side, assets) for side in (0, 1))
         vocabularies = [load_vocabulary(assets, name) for name in _VOCABULARY_FILES]
         task = _task(recipe, (source, target), *vocabularies)
@@ -98,6 +104,8 @@ class Translation:
         for name, tokenizer in zip(_PIECES_FILES, self.tokenizers, strict=True):
             if isinstance(tokenizer, SentencePiece):
                 files[name] = tokenizer.model
+        if isinstance(self.tokenizers[0], PretrainedTokenizer):
+            files |= pretrained_files(self.tokenizers[0])
         if self.knows_sources:
             files[_SEEN_FILE] = "\n".join(sorted(self.seen)).encode()
         return files | self.valid.assets
@@ -184,6 +192,18 @@ def _task(recipe: Recipe, tokenizers: _Tokenizers, source: Vocabulary, target: V
     tokenize, tokens = task._bleu_tokenizer, tokenizers[1].tokenize
     metrics = tuple(make_metric(name, tokenize=tokenize, tokens=tokens) for name in recipe.task.metrics)
     return replace(task, metrics=metrics)
+
+
+def _pretrained_task(recipe: Recipe, assets: Mapping[str, bytes]) -> Translation:
+    """The task with the tokenizer and the vocabulary of the recipe's model."""
+    assert isinstance(recipe.model, HuggingFaceModelSettings)
+    source, target = pretrained(recipe.model.path, assets)
+    task = _task(recipe, (source, target), source.vocabulary, target.vocabulary)
+    if task.knows_sources and assets:
+        task = replace(task, seen=frozenset(assets[_SEEN_FILE].decode().splitlines()))
+    elif task.knows_sources:
+        task = replace(task, seen=frozenset(" ".join(item.source) for item in task.stream("train", Counter())))
+    return task._constrained(recipe, assets)
 
 
 def _learnt_tokenizer(recipe: Recipe, side: int) -> Tokenizer:

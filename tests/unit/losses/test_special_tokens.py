@@ -133,7 +133,7 @@ def test_a_vocabulary_of_any_special_tokens_survives_its_file() -> None:
     again = Vocabulary.from_json(vocabulary.to_json())
     assert again == vocabulary and again.specials.ends == (0,)
     assert again.encode(["b", "a"]) == [3, 1]
-    assert "no token for unknown words" in refusal(again.encode, ["</s>"])
+    assert "no token for unknown words" in refusal(again.encode, ["c"])
     assert "special token 7 in a vocabulary of 4" in refusal(Vocabulary, words, replace(specials, pad=7))
     text = '{"specials": {"padding": 1}, "words": ["a"]}'
     assert "not the ids of special tokens" in refusal(Vocabulary.from_json, text, error=DataError)

@@ -181,8 +181,8 @@ model.input_feeding=1 => --set: model.input_feeding = 1: found a whole number, a
 model=[] => --set: model = [...]: found a list, accepted: a table
 model.vectors=3 => --set: model.vectors = 3: found a whole number, accepted: a string
 model=3 => --set: model = 3: found a whole number, accepted: a table
-model.kind=gru => --set: model.kind = "gru": must be one of lstm, lstm_lm, conv, transformer, transformer_lm
-model.kind=lstm_ml => --set: model.kind = "lstm_ml": must be one of lstm, lstm_lm, conv, transformer, transformer_lm; did you mean lstm_lm?
+model.kind=gru => --set: model.kind = "gru": must be one of lstm, lstm_lm, conv, transformer, transformer_lm, huggingface
+model.kind=lstm_ml => --set: model.kind = "lstm_ml": must be one of lstm, lstm_lm, conv, transformer, transformer_lm, huggingface; did you mean lstm_lm?
 model.heads=2 => --set: unknown key model.heads: not of model.kind = "lstm"; a key of transformer, transformer_lm
 model={kind="transformer", input_feeding=true} => --set: unknown key model.input_feeding: not of model.kind = "transformer"; a key of lstm
 model={kind="transformer", hidden=20, heads=3} => --set: model: heads = 3 do not divide hidden = 20; all heads have one width
@@ -347,7 +347,10 @@ def test_every_setting_is_described_once() -> None:
     by_key = {line.key: line for line in lines}
     dropout = ("a number at least 0 and less than 1", "0.2", "dropout between layers and before the output layer")
     assert by_key["model(lstm).dropout"] == ("model(lstm).dropout", *dropout)
-    assert by_key["model.kind"][1:3] == ('one of "lstm", "lstm_lm", "conv", "transformer", "transformer_lm"', '"lstm"')
+    assert by_key["model.kind"][1:3] == (
+        'one of "lstm", "lstm_lm", "conv", "transformer", "transformer_lm", "huggingface"',
+        '"lstm"',
+    )
     assert by_key["decode.length_power"].type == 'a number or "dev"'
     assert by_key["stages.NAME.epochs"].default == "required"
     assert by_key["stages.NAME.loss(bso).cost"].type == 'one of "zero_one", "sentence_bleu", "authors_bleu"'

@@ -10,7 +10,6 @@ from argbeam.data.batches import Example
 from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError, DataError
 from argbeam.models.huggingface.adapter import (
-    ENCODER_DECODERS,
     HuggingFaceModel,
     check_supported,
     plain_model,
@@ -30,32 +29,33 @@ def adapt(
     """
     check_supported(model)
     use_attention(model)
-    settings = _Settings(plain_model(model), generation_config)
-    prompt = tuple(decoder_prompt) or _default_prompt(settings)
-    return HuggingFaceModel(model, specials=_special_tokens(settings, tokenizer, prompt), decoder_prompt=prompt)
+    base = plain_model(model)
+    settings = GenerationSettings(base.config, generation_config or getattr(base, "generation_config", None))
+    prompt = tuple(decoder_prompt) or default_prompt(settings)
+    return HuggingFaceModel(model, specials=special_tokens(settings, tokenizer, prompt), decoder_prompt=prompt)
 
 
 @dataclass(frozen=True)
-class _Settings:
+class GenerationSettings:
     """Settings of generation, and where they say nothing, of the model."""
 
-    base: Any
+    config: Any
     generation: Any
 
     @property
     def name(self) -> str:
-        return type(self.base).__name__
+        return str(self.config.model_type)
 
     def get(self, name: str) -> Any:
-        for settings in (self.generation or getattr(self.base, "generation_config", None), self.base.config):
+        for settings in (self.generation, self.config):
             if getattr(settings, name, None) is not None:
                 return getattr(settings, name)
         return None
 
 
-def _default_prompt(settings: _Settings) -> tuple[int, ...]:
+def default_prompt(settings: GenerationSettings) -> tuple[int, ...]:
     """The tokens that the decoder reads first in `generate`; a causal model reads its source."""
-    if settings.name not in ENCODER_DECODERS:
+    if not settings.config.is_encoder_decoder:
         return ()
     start, forced = settings.get("decoder_start_token_id"), settings.get("forced_bos_token_id")
     start = settings.get("bos_token_id") if start is None else start
@@ -64,7 +64,7 @@ def _default_prompt(settings: _Settings) -> tuple[int, ...]:
     return (start,) if forced is None else (start, forced)
 
 
-def _special_tokens(settings: _Settings, tokenizer: Any, prompt: Sequence[int]) -> SpecialTokens:
+def special_tokens(settings: GenerationSettings, tokenizer: Any, prompt: Sequence[int]) -> SpecialTokens:
     """The special tokens that `generate` uses."""
     found = {name: settings.get(f"{name}_token_id") for name in ("eos", "pad", "bos")}
     for name, token in found.items():
@@ -115,7 +115,12 @@ class Texts:
 
 def gold_of(ids: Sequence[int], model: HuggingFaceModel) -> tuple[int, ...]:
     """A gold sequence from a tokenizer's ids: without what the decoder's prompt holds, up to an end symbol."""
-    forced = model.decoder_prompt[1:]
+    return without_prompt(ids, model.decoder_prompt, model.specials)
+
+
+def without_prompt(ids: Sequence[int], prompt: Sequence[int], specials: SpecialTokens) -> tuple[int, ...]:
+    """The same by the decoder's prompt and the special tokens."""
+    forced = tuple(prompt[1:])
     tokens = list(ids[len(forced) :] if forced and tuple(ids[: len(forced)]) == forced else ids)
-    end = next((place for place, token in enumerate(tokens) if token in model.specials.ends), None)
-    return tuple(tokens[: end + 1]) if end is not None else (*tokens, model.specials.eos)
+    end = next((place for place, token in enumerate(tokens) if token in specials.ends), None)
+    return tuple(tokens[: end + 1]) if end is not None else (*tokens, specials.eos)

@@ -122,6 +122,22 @@ class HuggingFaceModel(nn.Module):
         output_NXH, _, _ = self._read(state.sentence, tokens_NX, [], 0, mask)
         return output_NXH[:, extra:].transpose(0, 1)
 
+    def initialise(self, *, bound: float | None, generator: torch.Generator) -> None:
+        """Nothing is drawn: the weights are the network's."""
+
+    def set_embeddings(self, *, source: Mapping[int, Tensor], target: Mapping[int, Tensor]) -> None:
+        """None are given: the vectors are the network's."""
+
+    def modules_by_rate(self) -> dict[str, list[nn.Parameter]]:
+        base = plain_model(self.network)
+        output = {id(weight) for weight in output_layer(base).parameters()}
+        encoder = {id(weight) for weight in base.get_encoder().parameters()} - output if self.crosses else set()
+        parts: dict[str, list[nn.Parameter]] = {"encoder": [], "decoder": [], "output": []}
+        for weight in self.parameters():
+            part = "output" if id(weight) in output else "encoder" if id(weight) in encoder else "decoder"
+            parts[part].append(weight)
+        return parts
+
     def _read(
         self,
         shared: Mapping[str, Any],

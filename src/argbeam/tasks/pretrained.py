@@ -1,0 +1,55 @@
+"""The tokenizer of a pretrained model as a task's: one vocabulary for both sides, with the model's special tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from argbeam.data.vocabulary import Vocabulary
+from argbeam.models.huggingface import folder
+from argbeam.models.huggingface.adapt import GenerationSettings, default_prompt, without_prompt
+
+_PREFIX = "huggingface."
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedTokenizer:
+    """One side of a pair. A source has the special tokens that the model expects; a target ends before its end symbol.
+
+    `prompt` is what the decoder reads before an output, None of a causal model.
+    """
+
+    tokenizer: Any
+    vocabulary: Vocabulary
+    prompt: tuple[int, ...]
+    causal: bool
+    target: bool
+
+    def tokenize(self, line: str) -> list[str]:
+        if not self.target:
+            return self._tokens(self.tokenizer(line)["input_ids"])
+        asked = {"text": line, "add_special_tokens": False} if self.causal else {"text_target": line}
+        ids = without_prompt(self.tokenizer(**asked)["input_ids"], self.prompt, self.vocabulary.specials)
+        return self._tokens(ids[:-1])
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        ids = [self.vocabulary.index[token] for token in tokens]
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def _tokens(self, ids: Sequence[int]) -> list[str]:
+        return self.vocabulary.decode(ids)
+
+
+def pretrained(path: str, files: Mapping[str, bytes] | None = None) -> tuple[PretrainedTokenizer, PretrainedTokenizer]:
+    """Source and target tokenizer of the model in a folder; `files` are those of a run that has saved them."""
+    saved = {name.removeprefix(_PREFIX): data for name, data in (files or {}).items() if name.startswith(_PREFIX)}
+    tokenizer = folder.tokenizer_of(saved) if saved else folder.open_tokenizer(path)
+    settings: GenerationSettings = folder.generation_settings(path)
+    vocabulary, prompt = folder.vocabulary_of(tokenizer, settings), default_prompt(settings)
+    causal = not settings.config.is_encoder_decoder
+    source, target = (PretrainedTokenizer(tokenizer, vocabulary, prompt, causal, side) for side in (False, True))
+    return source, target
+
+
+def pretrained_files(tokenizer: PretrainedTokenizer) -> dict[str, bytes]:
+    """The tokenizer's files, for the run folder."""
+    return {_PREFIX + name: data for name, data in folder.tokenizer_files(tokenizer.tokenizer).items()}

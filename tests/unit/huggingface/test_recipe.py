@@ -1,0 +1,111 @@
+"""`model = { kind = "huggingface", path = ... }`: a recipe trains a folder's model with its own tokenizer."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import argbeam
+from argbeam.errors import ConfigError
+from argbeam.settings import Recipe
+from argbeam.settings.recipe_files import parse_recipe
+from argbeam.tasks import Translation
+from refusals import refusal
+from small_runs import GENERATED, finish
+
+LINES = [("ba ko", "KO BA"), ("ti lu ba", "BA LU"), ("ko", "KO"), ("lu ti", "TI LU")]
+
+
+def table(folder: Path, **other: Any) -> dict[str, Any]:
+    """Cross-entropy and BSO, with log-probabilities by default, on four pairs."""
+    for side in (0, 1):
+        (folder / f"text.{side}").write_text("".join(f"{pair[side]}\n" for pair in LINES), encoding="utf-8")
+    files = {f"{split}_{side}": [f"text.{i}"] for split in ("train", "dev", "test") for i, side in enumerate(SIDES)}
+    stage = {"epochs": 1, "keep": "last", "optimizer": {"kind": "adamw", "rate": 0.01}}
+    bso = {"kind": "bso", "train_beam": 2, "start_beam": 2}
+    return {
+        "name": "pretrained",
+        "task": {"kind": "translation"},
+        "data": {"kind": "parallel", "root": str(folder), **files},
+        "model": {"kind": "huggingface", "path": str(folder / "model")},
+        "batch": {"size": 4},
+        "stages": {"first": {**stage, "loss": {"kind": "cross_entropy"}}, "bso": {**stage, "loss": bso}},
+        "decode": {"beam": 2, "length_extra": 3, "stop": "best"},
+        "runtime": {"device": "cpu"},
+        **other,
+    }
+
+
+SIDES = ("source", "target")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a small model, its tokenizer, and the data."""
+    example = importlib.import_module("hugging_face")
+    tokenizer = example.word_tokenizer(LINES, ends=True)
+    example.WIDTH, kept = 8, example.WIDTH
+    example.small_t5(tokenizer).save_pretrained(tmp_path / "model")
+    example.WIDTH = kept
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path
+
+
+def test_a_recipe_trains_decodes_and_gives_the_model_back(folder: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    recipe = parse_recipe(table(folder), ())
+    finish(recipe, folder / "run")
+    assert recipe.stages["bso"].loss.rule == "logprob_sum"  # type: ignore[union-attr]
+    run = argbeam.load(folder / "run")
+    task, tokenizer = run.task, AutoTokenizer.from_pretrained(folder / "model")
+    example = task.example(task.read("train").items[0], 0)
+    assert example.source == tuple(tokenizer("ba ko")["input_ids"]) and example.source[-1] == 1
+    assert example.target == tuple(tokenizer("KO BA")["input_ids"])
+    assert (task.target.specials.pad, task.target.specials.ends) == (0, (1,))
+    item = task.item("ti lu ba")
+    (decoded,) = run.decoder().decode([item], beam=2)
+    run.model.network.save_pretrained(folder / "home")  # type: ignore[attr-defined]
+    network = AutoModelForSeq2SeqLM.from_pretrained(folder / "home")
+    before = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    assert not torch.equal(network.shared.weight, before.shared.weight)
+    limit = task.limit(task.example(item, 0))
+    options = {"num_beams": 2, "max_new_tokens": limit, "early_stopping": "never", "length_penalty": 0.0}
+    theirs = network.generate(torch.tensor([tokenizer("ti lu ba")["input_ids"]]), suppress_tokens=[0], **options)
+    ended = decoded.hypotheses[0].finished
+    assert (
+        not ended or list(decoded.hypotheses[0].tokens) == theirs[0, 1 : 1 + len(decoded.hypotheses[0].tokens)].tolist()
+    )
+    assert task.text(item, decoded.hypotheses[0].tokens) == tokenizer.decode(
+        decoded.hypotheses[0].tokens, skip_special_tokens=True
+    )
+
+
+def test_the_run_keeps_its_tokenizer(folder: Path) -> None:
+    recipe = parse_recipe(table(folder, task={"kind": "text2text", "metrics": ["exact", "unseen"]}), ())
+    task = Translation.fit(recipe)
+    again = Translation.load(recipe, task.assets)
+    assert again.target == task.target
+    assert again.example(task.read("train").items[1], 1) == task.example(task.read("train").items[1], 1)
+    assert task.score(task.read("dev").items, [(3,)] * 4).parts["exact"] == 0
+
+
+def test_what_does_not_fit_a_pretrained_model_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**other: Any) -> str:
+        return refusal(parse_recipe, table(folder, **other), (), error=ConfigError)
+
+    ordering = {"task": {"kind": "word_ordering"}, "data": GENERATED}
+    assert 'model.kind = "huggingface": not for word_ordering' in refused(**ordering)
+    assert "text.lowercase: the tokenizer of the model reads raw text; must be false" in refused(
+        text={"lowercase": True}
+    )
+    nowhere: Recipe = parse_recipe(table(folder, model={"kind": "huggingface", "path": "/nowhere"}), ())
+    assert "model.path = /nowhere: no such folder" in refusal(Translation.fit, nowhere, error=ConfigError)
+    (folder / "model" / "config.json").write_text("{", encoding="utf-8")
+    broken = parse_recipe(table(folder), ())
+    assert "AutoTokenizer cannot read it" in refusal(Translation.fit, broken, error=ConfigError)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert 'pip install "argbeam[hf]"' in refusal(Translation.fit, broken, error=ConfigError)
