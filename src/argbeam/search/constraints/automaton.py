@@ -18,6 +18,7 @@ from argbeam.search.constraints.rule_automata import NotDeterministic, RuleAutom
 NEVER_TAKEN, END = 0, 1
 # Entries of a stack: nothing, the only state of a prefix that no output starts with, and from 2 on states.
 NOTHING, DEAD = 0, 1
+_MOST_CELLS = 1 << 26
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -59,33 +60,71 @@ def compile_grammar(grammar: Grammar) -> Automaton:
 
 
 def _over_tokens(rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[int, int]) -> Automaton:
-    """The automaton over tokens of several atoms, from one over atoms without calls."""
-    states = len(rules.edges)
-    dead, never = states, max(atom_classes.values(), default=-1) + 1
-    after_QA = np.full((states + 1, never + 1), dead)
-    for state, edges in enumerate(rules.edges):
-        for symbol, target in edges.items():
-            after_QA[state, int(symbol)] = target
-    longest = max(map(len, grammar.atoms_of))
-    after_QV = np.repeat(np.arange(states + 1)[:, None], len(grammar.atoms_of), 1)
-    for place in range(longest):
-        here_V = [atom_classes.get(atoms[place], never) if place < len(atoms) else -1 for atoms in grammar.atoms_of]
-        moved_QV = after_QA[after_QV, np.maximum(here_V, 0)]
-        after_QV = np.where(np.array(here_V) < 0, after_QV, moved_QV)
-    after_QV[:, [not atoms for atoms in grammar.atoms_of]] = dead
-    live_Q = np.array([*rules.ends, False])
-    while (more_Q := live_Q | live_Q[after_QV].any(1)).sum() > live_Q.sum():
-        live_Q = more_Q
-    if not live_Q[rules.starts[grammar.start]]:
+    """The automaton over tokens of several atoms, from one over atoms without calls.
+
+    Its states are those that are reached between two tokens, numbered in the order of discovery.
+    """
+    after_QA, atoms_VL = _atom_steps(rules, grammar, atom_classes)
+    nowhere, found = len(rules.edges), [rules.starts[grammar.start]]
+    number = {found[0]: 0, nowhere: -1}
+    rows: list[IntArray] = []
+    for state in found:  # grows
+        reached_V = np.full(len(atoms_VL), state)
+        for atom_V in atoms_VL.T:
+            reached_V = after_QA[reached_V, atom_V]
+        reached_V[[not atoms for atoms in grammar.atoms_of]] = nowhere
+        targets, place_V = np.unique(reached_V, return_inverse=True)
+        for target in targets.tolist():
+            if target not in number:
+                number[target] = len(found)
+                found.append(target)
+        rows.append(np.array([number[target] for target in targets.tolist()], np.int32)[place_V.reshape(-1)])
+        if len(found) * len(atoms_VL) > _MOST_CELLS:
+            raise NotDeterministic(f"more than {_MOST_CELLS:,} pairs of states and tokens")
+    after_QV, ends = np.stack(rows), [rules.ends[state] for state in found]
+    live_Q = np.array([*_live(after_QV, ends), False])  # the last is that of nowhere, -1
+    if not live_Q[0]:
         raise DataError("no output is valid: the grammar derives nothing from the tokens of the vocabulary")
-    after_QV[~live_Q[after_QV]] = dead
-    columns_QC, class_V = np.unique(after_QV[:-1], axis=1, return_inverse=True)
+    after_QV[~live_Q[after_QV]] = -1
+    class_V = np.zeros(len(atoms_VL), np.int64)
+    for row_V in after_QV:  # tokens of one class have had the same targets so far
+        _, class_V = np.unique(class_V * (len(found) + 1) + row_V, return_inverse=True)
+    some_C = np.unique(class_V, return_index=True)[1]
     moves: list[dict[int, tuple[int, ...]]] = [
-        {c: (int(to),) for c, to in enumerate(row) if to != dead} for row in columns_QC
+        {c: (to,) for c, to in enumerate(row) if to >= 0} for row in after_QV[:, some_C].tolist()
     ]
     class_V = class_V.reshape(-1) + 2
     class_V[list(grammar.ends)] = END
-    return _tables(class_V, moves, rules.ends, rules.starts[grammar.start])
+    return _tables(class_V, moves, ends, 0)
+
+
+def _atom_steps(rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[int, int]) -> tuple[IntArray, IntArray]:
+    """The state after a state and an atom, and the atoms of every token: as classes, padded by one that stays."""
+    nowhere, never = len(rules.edges), max(atom_classes.values(), default=-1) + 1
+    after_QA = np.full((nowhere + 1, never + 2), nowhere)
+    after_QA[:, never + 1] = np.arange(nowhere + 1)
+    for state, edges in enumerate(rules.edges):
+        for symbol, target in edges.items():
+            after_QA[state, int(symbol)] = target
+    atoms_VL = np.full((len(grammar.atoms_of), max(map(len, grammar.atoms_of))), never + 1)
+    for token, atoms in enumerate(grammar.atoms_of):
+        atoms_VL[token, : len(atoms)] = [atom_classes.get(atom, never) for atom in atoms]
+    return after_QA, atoms_VL
+
+
+def _live(after_QV: IntArray, ends: list[bool]) -> list[bool]:
+    """Whether a state can reach one in which an output may end."""
+    before: list[list[int]] = [[] for _ in ends]
+    for state, row_V in enumerate(after_QV):
+        for target in np.unique(row_V[row_V >= 0]).tolist():
+            before[target].append(state)
+    live, waiting = list(ends), [state for state, end in enumerate(ends) if end]
+    while waiting:
+        for state in before[waiting.pop()]:
+            if not live[state]:
+                live[state] = True
+                waiting.append(state)
+    return live
 
 
 def _tables(class_V: IntArray, moves: list[dict[int, tuple[int, ...]]], ends: list[bool], start: int) -> Automaton:

@@ -97,7 +97,7 @@ class RuleAutomata:
         changed = True
         while changed:
             changed = False
-            for state, edges in enumerate(self.edges):
+            for state, edges in reversed(list(enumerate(self.edges))):  # ends are mostly last
                 empty = any(isinstance(s, str) and ends[self.starts[s]] and ends[to] for s, to in edges.items())
                 changed = changed or (empty and not ends[state])
                 ends[state] = ends[state] or empty
@@ -179,7 +179,7 @@ class RuleAutomata:
         changed = True
         while changed:
             changed = False
-            for state, edges in enumerate(self.edges):
+            for state, edges in reversed(list(enumerate(self.edges))):
                 reach = any(
                     self.alive[to] and (isinstance(s, int) or self.alive[self.starts[s]]) for s, to in edges.items()
                 )
