@@ -69,7 +69,7 @@ def run_demo(recipes: Mapping[str, Recipe], out: Path, *, as_json: bool = False,
     if not as_json:
         found = score_tables(read_runs(folders))[0]
         table(found.headers, found.rows, title=found.title)
-        print("\n".join(found.notes))
+        print("\n".join([*found.notes, *found.signatures]))
     page, _ = write_report(folders, out)
     note(f"{page}: the report")
     return 0

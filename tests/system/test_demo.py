@@ -67,7 +67,7 @@ def test_the_demo_goes_from_the_shipped_recipes_to_a_report(
     assert run_demo(recipes, one_by_one, jobs=1) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0] == "BLEU, word ordering, test"
+    assert lines[0] == "BLEU on the test split, word ordering"
     assert [line.split()[0] for line in lines[2:5]] == ["seq2seq", "BSO", "ConBSO"]
     assert all(line.count("(") == len(BEAMS) for line in lines[3:5])
     assert f"{page}: the report" in err

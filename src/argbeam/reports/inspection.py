@@ -35,7 +35,7 @@ def live_page(data: dict[str, Any]) -> str:
 
 
 def _page(data: str, script: str, *, fetches: str) -> str:
-    page, style = _part("inspection.html"), _part("inspection.css")
+    page, style = _part("inspection.html"), _part("style.css") + _part("inspection.css")
     hashes = {"STYLE_HASH": _hash(style), "SCRIPT_HASH": _hash(script)}
     for name, part in {"STYLE": style, "SCRIPT": script, **hashes, "FETCHES": fetches}.items():
         page = page.replace(f"@{name}@", part)

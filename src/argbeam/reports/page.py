@@ -1,32 +1,35 @@
 """Pages of tables and plots: HTML in a single file, and Markdown without plots, date and command."""
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from argbeam import __version__
 from argbeam.files import write_atomic, writing
 
+_FOLDER = Path(__file__).parent
+
 
 @dataclass(frozen=True)
 class Table:
-    """A table; its notes give the signatures of its numbers."""
+    """A table with notes; `signatures` say what its numbers depend on, and are folded away on the page."""
 
     title: str
     headers: list[str]
     rows: list[list[str]]
     notes: list[str]
+    signatures: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Plot:
     title: str
-    png: bytes
+    svg: bytes
 
     @property
     def base64(self) -> str:
-        return base64.b64encode(self.png).decode()
+        return base64.b64encode(self.svg).decode()
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,13 @@ def write_pages(page: Page, out: Path, name: str) -> list[Path]:
     """Write NAME.html and NAME.md into the folder `out`; return both paths."""
     from jinja2 import Template
 
-    source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    source, style = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.html", "style.css"))
     template = Template(source, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, argbeam {__version__}"
-    texts = {f"{name}.html": template.render(made=made, **vars(page)), f"{name}.md": _markdown(page)}
+    texts = {
+        f"{name}.html": template.render(made=made, style=style, **vars(page)),
+        f"{name}.md": _markdown(page),
+    }
     with writing(out, "--out takes a folder"):
         out.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
@@ -62,5 +68,6 @@ def _markdown(page: Page) -> str:
         cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
         parts.append(f"## {table.title}\n")
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n")
-        parts += [f"- {note}" for note in table.notes] + ([""] if table.notes else [])
+        notes = [*table.notes, *table.signatures]
+        parts += [f"- {note}" for note in notes] + ([""] if notes else [])
     return "\n".join(parts)

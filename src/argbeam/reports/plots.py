@@ -1,4 +1,4 @@
-"""Plots as PNG, drawn without a display."""
+"""Plots as SVG, drawn without a display; lines have their names at their ends."""
 
 import colorsys
 import io
@@ -10,6 +10,7 @@ from typing import Any
 # Distinct without colour vision too (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^")
+_FEW = 6  # lines that are named at their ends; more have a legend
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,26 @@ def colours_of(systems: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, chain(_COLOURS, more), strict=False))
 
 
-def lines_png(
+def lines_svg(
     title: str, x_label: str, curves: Sequence[Curve], *, y_label: str = "", ticks: Sequence[int] = ()
 ) -> bytes:
     """Curves over whole numbers; `ticks` are the marked ones, if not all."""
     figure, axes = _figure(title, x_label, y_label)
-    for number, curve in enumerate(curve for curve in curves if curve.y):
+    curves = [curve for curve in curves if curve.y]
+    for number, curve in enumerate(curves):
         look = {"color": curve.colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1.4}
         look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
         axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
     if ticks:
         axes.set_xticks(ticks)
-    return _png(figure, axes)
+    if len(curves) > _FEW:
+        _legend(figure, axes)
+    else:
+        _name_ends(axes, curves)
+    return _svg(figure)
 
 
-def bars_png(
+def bars_svg(
     title: str, x_label: str, groups: Mapping[str, Sequence[float]], *, colours: Mapping[str, str], y_label: str = ""
 ) -> bytes:
     """Bars by system, side by side at each position, counted from 1."""
@@ -58,7 +64,8 @@ def bars_png(
     for number, (label, values) in enumerate(groups.items()):
         shifted = [place + 1 + (number - (len(groups) - 1) / 2) * width for place in range(len(values))]
         axes.bar(shifted, values, width, label=label, color=colours[label])
-    return _png(figure, axes)
+    _legend(figure, axes)
+    return _svg(figure)
 
 
 def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
@@ -76,13 +83,33 @@ def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _png(figure: Any, axes: Any) -> bytes:
+def _name_ends(axes: Any, curves: Sequence[Curve]) -> None:
+    """The name of each line beside its last point, moved up where two would overlap."""
+    low, high = axes.get_ylim()
+    least, lowest = 0.065 * (high - low), low
+    for curve in sorted(curves, key=lambda curve: curve.y[-1]):
+        lowest = max(curve.y[-1], lowest)
+        end, place = (curve.x[-1], curve.y[-1]), (1.03, lowest)
+        line = {"arrowstyle": "-", "color": curve.colour, "linewidth": 0.5, "alpha": 0.5}
+        text = {"color": curve.colour, "fontsize": 8, "va": "center", "annotation_clip": False}
+        axes.annotate(curve.label, end, place, textcoords=axes.get_yaxis_transform(), arrowprops=line, **text)
+        lowest += least
+
+
+def _legend(figure: Any, axes: Any) -> None:
     # Outside the axes: a legend inside covers points.
     entries = axes.get_legend_handles_labels()
     many = len(entries[1]) > 4
     figure.set_size_inches(*((8.5, 4.2) if many else (6, 3.9)))
     place = {"loc": "outside right upper"} if many else {"loc": "outside lower left", "ncols": 2}
     figure.legend(*entries, fontsize=8, frameon=False, **place)
+
+
+def _svg(figure: Any) -> bytes:
+    import matplotlib
+
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    # Text stays text, and two pages of the same numbers are the same.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "argbeam"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

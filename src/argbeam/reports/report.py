@@ -10,7 +10,7 @@ from pathlib import Path
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.reports.glossary import words_table
 from argbeam.reports.page import Page, Plot, Table, write_pages
-from argbeam.reports.plots import Curve, bars_png, colours_of, lines_png
+from argbeam.reports.plots import Curve, bars_svg, colours_of, lines_svg
 from argbeam.reports.records import EpochRow, EvaluationRow, RunRecords, read_rows, read_run_records
 from argbeam.reports.table import signature_line
 from argbeam.settings import Recipe
@@ -166,12 +166,13 @@ def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> 
         return f"{value:.2f} ({value - over.scores[part]:+.2f})" if over else f"{value:.2f}"
 
     notes = [f"Gains are over {reference.label}."] if reference else []
-    notes += [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]
+    signatures = [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]
     return Table(
-        f"{_PARTS.get(part, part)}, {first.task.replace('_', ' ')}, {first.split}",
+        f"{_PARTS.get(part, part)} on the {first.split} split, {first.task.replace('_', ' ')}",
         ["system", *(f"beam {beam}" for beam in beams)],
         [[row.label, *(cell(row, beam) for beam in beams)] for row in rows],
         notes,
+        signatures,
     )
 
 
@@ -242,7 +243,7 @@ def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:
     last = {run.label: run.records.epochs[-1].violations_by_tenth for run in runs if run.records.epochs}
     if tenths := {label: violations for label, violations in last.items() if violations}:
         title = "Violations per token by place in the sentence, last epoch"
-        yield Plot(title, bars_png(title, "tenth of the sentence", tenths, colours=colours))
+        yield Plot(title, bars_svg(title, "tenth of the sentence", tenths, colours=colours))
 
 
 def _epoch_plot(
@@ -268,7 +269,7 @@ def _epoch_plot(
                 points[epoch] = float(value)
         curves.append(Curve(run.label, list(points), list(points.values()), colours[run.label]))
     if any(curve.y for curve in curves):
-        yield Plot(title, lines_png(title, "epoch, through all stages", curves))
+        yield Plot(title, lines_svg(title, "epoch, through all stages", curves))
 
 
 def _loss_kind(run: RunData, row: EpochRow) -> str:

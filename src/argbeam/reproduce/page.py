@@ -5,7 +5,7 @@ from pathlib import Path
 
 from argbeam.metrics.significance import p_text
 from argbeam.reports.page import Page, Plot, Table, write_pages
-from argbeam.reports.plots import Curve, colours_of, lines_png
+from argbeam.reports.plots import Curve, colours_of, lines_svg
 from argbeam.reproduce.corpora import GENERATED
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED, Scores
 from argbeam.reproduce.results import (
@@ -169,7 +169,7 @@ def plots(results: Results) -> Iterator[Plot]:
         if curves:
             part = table.parts[0].upper()
             title = f"{table.planned.title}, {table.planned.corpus}: gain over {table.references[0].label}, {part}"
-            yield Plot(title, lines_png(title, "test beam K_te", curves, y_label=f"gain, {part}", ticks=table.beams))
+            yield Plot(title, lines_svg(title, "test beam K_te", curves, y_label=f"gain, {part}", ticks=table.beams))
     if results.timing is not None:
         beams = [beam for beam in PAPER_SPEED if beam]
         ours = {
@@ -183,7 +183,7 @@ def plots(results: Results) -> Iterator[Plot]:
         speeds = [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams]
         paper = Curve("BSO, paper", beams, speeds, colours["BSO"], dashed=True)
         title = "Time of a training step, in times of cross-entropy's"
-        yield Plot(title, lines_png(title, "train beam K_tr", [bso, paper, conbso], y_label="times"))
+        yield Plot(title, lines_svg(title, "train beam K_tr", [bso, paper, conbso], y_label="times"))
 
 
 def _gain_curves(table: TableResult, colours: Mapping[str, str]) -> Iterator[Curve]:

@@ -2,10 +2,12 @@
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.text import Text
 
 from argbeam import __version__
 from argbeam.errors import ArgbeamError
@@ -78,7 +80,7 @@ def test_gains_are_over_the_row_that_the_note_names_and_no_score_chooses_it(tmp_
     write_score(seq2seq, 5, {"bleu": 20.0, "length": 0.9})
     write_score(seq2seq, 5, {"bleu": 24.0, "length": 0.99}, length_power=1.0)
     bleu, length = score_tables(read_runs([bso, seq2seq]))
-    assert bleu.title == "BLEU, word ordering, test"
+    assert bleu.title == "BLEU on the test split, word ordering"
     assert bleu.headers == ["system", "beam 1", "beam 5"]
     assert bleu.rows == [
         ["BSO", "18.00 (+3.00)", "25.00 (+5.00)"],
@@ -195,7 +197,7 @@ def test_the_page_holds_every_table_and_plot_and_points_nowhere(tmp_path: Path) 
         write_score(run, 5, {"bleu": 20.0})
     page, notes = write_report(runs, tmp_path / "out" / "report")
     text = page.read_text(encoding="utf-8")
-    assert text.count("data:image/png;base64,") == 6  # two losses, violations, beam, dev score, violations by tenth
+    assert text.count("data:image/svg+xml;base64,") == 6  # two losses, violations, beam, dev score, violations by tenth
     command = f"argbeam report {runs[0]} {runs[1]} --out {tmp_path / 'out' / 'report'}"
     assert re.search(rf"20\d\d-\d\d-\d\d \d\d:\d\d UTC, argbeam {__version__}: <code>{command}</code>", text)
     assert not re.search(r"(src|href)=\"(?!data:)", text)
@@ -210,8 +212,8 @@ def test_a_system_has_one_colour_on_all_plots_and_losses_of_two_kinds_share_no_a
     runs = [*write_pair(tmp_path), *(write_run(tmp_path / str(n), f"more {n}", BSO) for n in range(12))]
     drawn: dict[str, list[Curve]] = {}
     bars: list[dict[str, str]] = []
-    monkeypatch.setattr(report, "lines_png", lambda title, _, curves: drawn.update({title: curves}) or b"")
-    monkeypatch.setattr(report, "bars_png", lambda *_, colours: bars.append(colours) or b"")
+    monkeypatch.setattr(report, "lines_svg", lambda title, _, curves: drawn.update({title: curves}) or b"")
+    monkeypatch.setattr(report, "bars_svg", lambda *_, colours: bars.append(colours) or b"")
     write_report(runs, tmp_path / "report")
     colours = {(curve.label, curve.colour) for curves in drawn.values() for curve in curves} | set(bars[0].items())
     assert len(colours) == len({colour for _, colour in colours}) == len(runs)
@@ -221,12 +223,28 @@ def test_a_system_has_one_colour_on_all_plots_and_losses_of_two_kinds_share_no_a
     assert "Dev BLEU at beam 5, word ordering" in drawn
 
 
+@pytest.mark.parametrize("ends", [(1.0, 2.0, 3.0), (1.0, 1.0, 1.001, 9.0)])
+def test_lines_are_named_at_their_ends_and_names_cover_neither_axes_nor_each_other(ends: tuple[float, ...]) -> None:
+    figure, axes = plots._figure("Dev BLEU at beam 5, word ordering", "epoch", "")
+    curves = [Curve(f"system {number}", [1, 2], [0.0, end], "#0072B2") for number, end in enumerate(ends)]
+    for curve in curves:
+        axes.plot(curve.x, curve.y)
+    plots._name_ends(axes, curves)
+    text = plots._svg(figure).decode()
+    assert all(curve.label in text for curve in curves) and not figure.legends
+    boxes = [Text.get_window_extent(name) for name in axes.texts]
+    assert len(boxes) == len(ends)
+    assert not any(box.overlaps(axes.get_window_extent()) for box in boxes)
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
 @pytest.mark.parametrize("lines", [2, 9])
 def test_a_legend_covers_no_part_of_the_axes(lines: int) -> None:
     figure, axes = plots._figure("Dev BLEU at beam 5, word ordering", "epoch", "")
     for number in range(lines):
         axes.plot([1, 2], [number, 0], label=f"system number {number}")
-    plots._png(figure, axes)
+    plots._legend(figure, axes)
+    plots._svg(figure)
     (legend,) = figure.legends
     assert axes.get_legend() is None
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())

@@ -363,7 +363,7 @@ def test_runs_are_listed_with_their_time(ordering: Path) -> None:
 def test_the_page_needs_no_other_file_and_no_run_folder(ordering: Path, tmp_path: Path) -> None:
     page, notes = write_page(ordering, tmp_path / "page")
     text, tables = page.read_text(encoding="utf-8"), notes.read_text(encoding="utf-8")
-    assert text.count("data:image/png;base64,") == 1  # gains
+    assert text.count("data:image/svg+xml;base64,") == 1  # gains
     assert "by words" not in tables  # the records have no scores by length
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert METRIC in text and "21.00 ± 1.41" in text
