@@ -18,6 +18,7 @@ from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Unconstrained
 from loss_oracles import alone, bso_of_one, naive_total, scores_along
 from refusals import refusal
+from tape import TapeRecorder
 from tiny_transformers import FAMILIES, VOCABULARY, FullForward, tiny
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -95,6 +96,16 @@ def test_bso_and_its_gradients_are_those_of_rescoring_every_violating_prefix(fam
     assert out.sums["violations"] > 3
     torch.testing.assert_close(out.total, expected, **close)
     torch.testing.assert_close(gradients_of(out.total, model), gradients_of(expected, full), **close)
+
+
+@every_family
+def test_a_training_step_asks_nothing_of_the_host(family: str) -> None:
+    """As on a GPU, where it is captured in a graph: no value is read, nothing is copied from the host."""
+    model = adapt(tiny(family))
+    batch, loss = make_batch(EXAMPLES, specials=model.specials), Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0)
+    loss(model, batch, None)
+    with TapeRecorder().record():
+        loss(model, batch, None).total.backward()
 
 
 @pytest.mark.parametrize("family", ["t5", "llama"])

@@ -6,6 +6,7 @@ causal             the source is the prompt: all but its last token is read by `
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.models.attention.cache import seen_by_pairs
-from argbeam.models.huggingface.attention import NAME, SEE_ALL, Prompt, RowCache, register
+from argbeam.models.huggingface.attention import NAME, Prompt, RowCache, register, see_all
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 
@@ -58,7 +59,8 @@ class HuggingFaceModel(nn.Module):
             real_B11S = (position_S < length_B[:, None])[:, None, None]
             found = base.get_encoder()(input_ids=source_BS, attention_mask=real_B11S)
             shared |= {"memory": found.last_hidden_state, "real": real_B11S}
-            prompt_BP = torch.tensor(self.decoder_prompt, device=source_BS.device).expand(len(source_BS), -1)
+            # Filled on the device: a copy from the host could not be captured.
+            prompt_BP = torch.cat([source_BS.new_full((len(source_BS), 1), token) for token in self.decoder_prompt], 1)
             shared |= {"prompt": prompt_BP, "cross": None}
         else:
             last_B1 = length_B[:, None] - 1
@@ -148,22 +150,22 @@ class HuggingFaceModel(nn.Module):
     ) -> tuple[Float[Tensor, "N T H"], list[tuple[Tensor, Tensor]], Any]:
         """The decoder's last layer, each layer's keys and values with those of the new tokens, and the source's."""
         base = plain_model(self.network)
-        mask = SEE_ALL.to(tokens_NT.device) if mask is None else mask
+        mask = see_all(tokens_NT.device) if mask is None else mask
         if not self.crosses:
-            cache = RowCache(list(layers), shared["prompts"])
+            rows = RowCache(list(layers), shared["prompts"])
             position_NT = _of_rows(shared["first"], len(tokens_NT)) + before
             position_NT = position_NT + torch.arange(tokens_NT.shape[1], device=tokens_NT.device)
             found = _stack(base)(
                 input_ids=tokens_NT,
                 attention_mask=mask,
                 position_ids=position_NT,
-                past_key_values=cache,
+                past_key_values=rows,
                 use_cache=True,
             )
-            return found.last_hidden_state, cache.layers, None
-        from transformers import DynamicCache, EncoderDecoderCache
+            return found.last_hidden_state, rows.layers, None
+        from transformers import EncoderDecoderCache
 
-        own, cross = DynamicCache(layers or None), DynamicCache(shared["cross"])
+        own, cross = _cache_of(layers), _cache_of(shared["cross"] or ())
         found = base.get_decoder()(
             input_ids=tokens_NT,
             attention_mask=mask,
@@ -178,13 +180,13 @@ class HuggingFaceModel(nn.Module):
         """Keys and values of all tokens of the prompts but the last, right-padded; none for prompts of one token."""
         if prompt_BP.shape[1] == 0:
             return []
-        cache, base = RowCache([]), plain_model(self.network)
+        rows, base = RowCache([]), plain_model(self.network)
         positions_1P = torch.arange(prompt_BP.shape[1], device=prompt_BP.device)[None]
         mask = _causal(prompt_BP.shape[1], prompt_BP.device)
         _stack(base)(
-            input_ids=prompt_BP, attention_mask=mask, position_ids=positions_1P, past_key_values=cache, use_cache=True
+            input_ids=prompt_BP, attention_mask=mask, position_ids=positions_1P, past_key_values=rows, use_cache=True
         )
-        return [Prompt(key, value, real_BP[:, None, None]) for key, value in cache.layers]
+        return [Prompt(key, value, real_BP[:, None, None]) for key, value in rows.layers]
 
 
 def plain_model(network: Any) -> Any:
@@ -233,5 +235,31 @@ def _causal(length: int, device: torch.device) -> Bool[Tensor, "1 1 Q Q"]:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
 
-def _keys_and_values(cache: Any) -> list[tuple[Tensor, Tensor]]:
-    return [(layer.keys, layer.values) for layer in cache.layers]
+def _cache_of(layers: Sequence[tuple[Tensor, Tensor]]) -> Any:
+    """A cache of transformers with these keys and values; it grows without a copy from the host."""
+    from transformers import DynamicCache
+
+    made, kind = DynamicCache(), _layer_class()
+    made.layer_class_to_replicate = kind
+    for key, value in layers:
+        layer = kind()
+        layer.keys, layer.values, layer.is_initialized = key, value, True
+        made.layers.append(layer)
+    return made
+
+
+@cache
+def _layer_class() -> Any:
+    from transformers.cache_utils import DynamicLayer
+
+    class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+        """A layer whose empty start is made on the device, so that it can be captured."""
+
+        def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+            self.keys, self.values, self.is_initialized = key_states.new_empty(0), value_states.new_empty(0), True
+
+    return GrowingLayer
+
+
+def _keys_and_values(filled: Any) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.keys, layer.values) for layer in filled.layers]

@@ -18,9 +18,6 @@ from torch import Tensor, nn
 
 NAME = "argbeam"
 
-# A mask that hides nothing. Given as it is, transformers makes no mask of its own.
-SEE_ALL = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-
 
 @dataclass(frozen=True)
 class Prompt:
@@ -57,6 +54,11 @@ class RowCache:
         if not self.prompts:
             return key, value
         return SplitKeys(self.prompts[layer], key, value), value
+
+
+def see_all(device: torch.device) -> Bool[Tensor, "1 1 1 1"]:
+    """A mask that hides nothing. Where it is given, transformers makes no mask of its own."""
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
 def register() -> None:
