@@ -32,8 +32,9 @@ def cut(row: list[int], ends: list[int]) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_n_best_are_those_of_generate(family: str) -> None:
-    """Open and fixed length, one or two end symbols, length penalties 0 and 1."""
-    for seed in range(3):
+    """Open and fixed length, one or two end symbols, length penalties 0 and 1: two of three cases a family."""
+    number = list(FAMILIES).index(family)
+    for seed in (number % 3, (number + 1) % 3):
         draw = random.Random(f"{family}{seed}")
         beam, power, limit, fixed = draw.choice([2, 3, 5]), float(seed % 2), draw.choice([5, 12]), seed == 2
         ends = [EOS] if draw.random() < 0.5 else [EOS, 6]
