@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from argbeam.runs.examples import check_unchanged, data_digests
 from argbeam.runs.load import load
 from argbeam.runs.score import score_against
 from argbeam.settings import Recipe
@@ -71,6 +72,15 @@ def test_a_run_decodes_items_scores_the_beam_and_is_tested_against_another(tmp_p
     (record,) = score_against(run, tmp_path / "two", "test", [3])
     assert record["scores"]["hit10"] == 100.0  # three items, a beam of three
     assert record["against"]["p_values"]["hit10"] == 1.0 and "ndcg10" in record["against"]["p_values"]
+
+
+def test_a_run_resumes_with_its_own_items_and_sequences_only(tmp_path: Path) -> None:
+    """Every split is made of both files: both belong to the data of training."""
+    known = data_digests(recipe_of(tmp_path))
+    assert list(known) == ["data.sequences users.txt", "data.items items.tsv"]
+    recipe = recipe_of(tmp_path, items=ITEMS.replace("<b2>", "<b3>"))
+    message = refusal(check_unchanged, recipe, tmp_path / "run", known=known, found=data_digests(recipe))
+    assert message.startswith(f"{tmp_path}/items.tsv: not the file that {tmp_path}/run has trained with as data.items")
 
 
 def test_a_task_comes_back_from_its_assets(tmp_path: Path) -> None:
