@@ -3,13 +3,15 @@
 import itertools
 import json
 import re
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.errors import DataError
+from argbeam.errors import ConfigError, DataError
+from argbeam.search.constraints import automaton, rule_automata
 from argbeam.search.constraints.automaton import compile_grammar
 from argbeam.search.constraints.gbnf import gbnf_grammar, json_schema_grammar
 from argbeam.search.constraints.grammar import Spelling
@@ -249,3 +251,23 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         gbnf_grammar('root ::= "a', characters("ab"), where="g")
     with pytest.raises(DataError, match=r"^s: not a JSON Schema that can be a grammar: "):
         json_schema_grammar('{"type": "thing"}', characters("ab"), where="s")
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "greenery", None)
+    with pytest.raises(ConfigError, match=r"^grammars need greenery: pip install 'argbeam\[grammar\]'$"):
+        regular_expression("a", characters("ab"))
+
+
+@pytest.mark.parametrize(("name", "text"), [("_MOST_STATES", "(a|b)*a(a|b){3}"), ("_MOST_CELLS", "(ab)*")])
+def test_automata_too_large_for_tables_are_left_to_the_host(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has 2^4 states; the second reads pieces of several characters, of which there are 3."""
+    monkeypatch.setattr(automaton if name == "_MOST_CELLS" else rule_automata, name, 8)
+    spelling = pieces("▁", "ab", "a", "b")
+    grammar = regular_expression(text, spelling)
+    with pytest.raises(NotDeterministic, match=r"^more than 8 (states|pairs of states and tokens)"):
+        compile_grammar(grammar)
+    found = {t for t in outputs(Matchers.of_grammar(grammar), spelling, 7) if len(t) <= 5 and " " not in t}
+    assert found == strings("ab", 5, re.compile(text).fullmatch)
