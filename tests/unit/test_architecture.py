@@ -115,3 +115,11 @@ def test_hugging_faces_packages_are_imported_at_first_use() -> None:
             if {name.split(".")[0] for name in names} & heavy or "argbeam.huggingface.trainer" in names:
                 found.add(dotted(path))
     assert found == {"huggingface.trainer"}
+
+
+def test_special_tokens_come_from_the_vocabulary() -> None:
+    """The ids 0 to 3 are those of vocabularies built from text, and nowhere constants."""
+    for path in FILES:
+        for node in ast.walk(TREES[path]):
+            if isinstance(node, ast.ImportFrom) and node.module == "argbeam.data.vocabulary":
+                assert not {alias.name for alias in node.names} & {"PAD", "UNK", "BOS", "EOS"}, dotted(path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from argbeam.data.vocabulary import EOS, Vocabulary
+from argbeam.data.vocabulary import STANDARD, Vocabulary
 
 
 class Unit(Enum):
@@ -33,7 +33,7 @@ class Spelling:
     spaced: bool
     whole: bool
     split: Callable[[str], Sequence[str]] = str.split
-    ends: tuple[int, ...] = (EOS,)
+    ends: tuple[int, ...] = STANDARD.ends
 
     @staticmethod
     def of(target: Vocabulary, unit: Unit, split: Callable[[str], Sequence[str]] = str.split) -> "Spelling":
@@ -91,7 +91,7 @@ class Grammar:
     rules: Mapping[str, Node]
     start: str
     atoms_of: tuple[tuple[int, ...], ...]
-    ends: tuple[int, ...] = (EOS,)
+    ends: tuple[int, ...] = STANDARD.ends
 
 
 def references(node: Node) -> Iterator[str]:
