@@ -79,7 +79,7 @@ def _half_written(folder: Path) -> list[Path]:
 
 def test_a_command_killed_while_it_trains_goes_on_when_started_again(tmp_path: Path) -> None:
     """The whole command, from its start: killed once it has saved, then run to its end."""
-    recipe = written_recipe(tmp_path, epochs=60, every=3)
+    recipe = written_recipe(tmp_path, epochs=30, every=3)
     train = [sys.executable, "-m", "argbeam", "train", str(recipe), "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     killed = subprocess.Popen(
@@ -99,7 +99,7 @@ def test_a_command_killed_while_it_trains_goes_on_when_started_again(tmp_path: P
 
 def test_torchrun_starts_a_group_again_of_which_one_process_was_killed(tmp_path: Path) -> None:
     """As a user starts it: the other process says why it ends, and the run ends with the weights of one undisturbed."""
-    recipe = written_recipe(tmp_path, epochs=60, every=5)
+    recipe = written_recipe(tmp_path, epochs=30, every=5)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
     group = subprocess.Popen(
         [*torchrun, "-m", "argbeam", "train", str(recipe), "--out", str(tmp_path / "killed")],
