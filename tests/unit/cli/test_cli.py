@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 import typer.main
 
+from argbeam import __version__
 from argbeam.cli import app as cli
 from argbeam.cli.decode_lines import opened
 from argbeam.errors import ConfigError
@@ -103,7 +103,7 @@ def test_a_shell_completes_verbs_options_recipes_and_settings(
 
 def test_the_version_is_that_of_the_package(argbeam: Command) -> None:
     done = argbeam("--version")
-    assert (done.returncode, done.stdout) == (0, f"argbeam {version('argbeam')}\n")
+    assert (done.returncode, done.stdout) == (0, f"argbeam {__version__}\n")
 
 
 def test_an_unknown_verb_exits_with_2(argbeam: Command) -> None:
