@@ -133,5 +133,5 @@ def test_a_thousand_sentences_are_soon_ready_and_few_are_drawn(browser: Browser,
     browser.open(page)
     browser.press("j")
     assert browser.value('document.getElementById("place").textContent') == "sentence 2"
-    assert time.monotonic() - started < 10  # 0.3 s on a quiet machine; tests may run on a busy one
+    assert time.monotonic() - started < 10  # well below 1 s on a quiet machine; tests may run on a busy one
     assert browser.value('document.querySelectorAll(".item").length') < 100
