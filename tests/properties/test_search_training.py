@@ -55,7 +55,7 @@ def test_the_training_search_is_the_search_over_lists(name: str) -> None:
         rule=rules,
         data=st.data(),
     )
-    @settings(max_examples=60)
+    @settings(max_examples=90)
     def agree(case: Case, beam: int, margin: float, rule: ScoreRule, data: st.DataObject) -> None:
         chosen = case.golds(data, rule, stop)
         found = case.search(beam=beam, rule=rule, stop=stop, golds=chosen, policy=Restart(margin)).violations
@@ -71,7 +71,7 @@ def test_the_training_search_is_the_search_over_lists(name: str) -> None:
     agree()
     for kind in ("violation", "rival is gold", "rival ended", "gold on beam"):
         for yes in (True, False):
-            assert (seen[kind, yes] == 0) if (kind, yes) in never else (seen[kind, yes] >= 6), seen
+            assert (seen[kind, yes] == 0) if (kind, yes) in never else (seen[kind, yes] >= 2), seen
 
 
 # Cases computed by hand. Tokens are 4, 5, 6 = a, b, c; scores not given are -100. The margin is 1 throughout.

@@ -147,7 +147,7 @@ SETS = [
     ("decode.beam=0", "--set: decode.beam = 0: must be at least 1 and at most 10000"),
     ("model.hidden=1000000", "out of memory; a smaller batch ..."),
     ("data.train=0", "--set: data.train = 0: must be at least 1"),
-    ("text.subwords=100", "{recipe}: text.subwords = 100: only for translation; ..."),
+    ("text.subwords=100", "{recipe}: text.subwords = 100: only for translation and text2text; ..."),
     ("text.max_length=1", "no training sentence is left (40 too long); ..."),
     ("start=nowhere", "nowhere: no such run folder, and no such checkpoint file"),
     ("model.vectors=gone", "gone: no such file; model.vectors names it"),
