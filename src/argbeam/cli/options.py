@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from argbeam.errors import ConfigError
-from argbeam.settings import MOST_BEAM
 
 if TYPE_CHECKING:
     from argbeam.search.score_rules import ScoreRule
@@ -20,6 +19,17 @@ def number(
     """An option that takes a whole number; `also` is a second name."""
     names = (option, also) if also else (option,)
     return typer.Option(*names, metavar=metavar, help=meaning, parser=_whole(option, least, most))
+
+
+def beam_size(option: str, meaning: str, least: int, *, metavar: str = "N") -> Any:
+    """An option that takes a beam, or a number of outputs of one."""
+
+    def parse(value: Any) -> int:
+        from argbeam.settings import MOST_BEAM  # a quarter of a second, which `argbeam --help` does not need
+
+        return _whole(option, least, MOST_BEAM)(value)
+
+    return typer.Option(option, metavar=metavar, help=meaning, parser=parse)
 
 
 def file(option: str, meaning: str, *, metavar: str = "FILE") -> Any:
@@ -60,6 +70,8 @@ def _text(option: str) -> Callable[[Any], str]:
 
 def parse_beams(text: str, *, option: str = "--beam") -> list[int]:
     """`1,5,10` as numbers; `option` is where they were given."""
+    from argbeam.settings import MOST_BEAM
+
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,8}", part) and 0 < int(part) <= MOST_BEAM for part in parts):
         raise ConfigError(f"{option} {text}: accepted: whole numbers from 1 to {MOST_BEAM}, such as 1,5,10")

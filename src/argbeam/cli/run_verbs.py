@@ -15,6 +15,7 @@ from argbeam.cli.options import (
     RunFolder,
     Sets,
     Split,
+    beam_size,
     file,
     folder,
     number,
@@ -22,7 +23,6 @@ from argbeam.cli.options import (
 )
 from argbeam.cli.verbs import command, options_of, refuse_group, report_refusal, root_of, verb
 from argbeam.errors import ConfigError
-from argbeam.settings import MOST_BEAM
 
 
 @verb("Train and compare three systems on a generated corpus.", example="argbeam demo --out demo")
@@ -82,8 +82,8 @@ def decode(
     run: RunFolder,
     source: Annotated[str, file("--input", "Sentences, one a line; -: stdin.")] = "-",
     output: Annotated[str, file("--output", "Where outputs go; -: stdout.")] = "-",
-    beam: Annotated[int, number("--beam", "K_te; 0: the recipe's decode.beam.", 0, MOST_BEAM, metavar="K")] = 0,
-    n_best: Annotated[int, number("--n-best", "Outputs of a line, at most, best first.", 1, MOST_BEAM)] = 1,
+    beam: Annotated[int, beam_size("--beam", "K_te; 0: the recipe's decode.beam.", 0, metavar="K")] = 0,
+    n_best: Annotated[int, beam_size("--n-best", "Outputs of a line, at most, best first.", 1)] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Each output's score before it.")] = False,
     trace: Annotated[str | None, file("--trace", "The beam at every step, as JSON lines.")] = None,
     conll: Annotated[bool, typer.Option("--conll", help="Parse a treebank file: fill in heads and labels.")] = False,
