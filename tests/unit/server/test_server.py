@@ -4,6 +4,7 @@ import http.client
 import itertools
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -250,7 +251,8 @@ def test_a_port_that_is_taken_is_one_line(run: argbeam.Run, client: Client) -> N
 
 def test_the_command_serves_until_it_is_asked_to_stop(path: Path, run: argbeam.Run) -> None:
     command = [sys.executable, "-m", "argbeam", "serve", str(path), "--port"]
-    port = 20_000 + hash(str(path)) % 20_000
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     served = subprocess.Popen([*command, str(port)], stderr=subprocess.PIPE, text=True)
     assert served.stderr is not None
     assert served.stderr.readline() == f"serving {path} at http://127.0.0.1:{port}; Ctrl-C stops\n"
