@@ -27,6 +27,11 @@ class ScoreRule(Protocol):
         """Whether log-probabilities are normalised over valid successors alone."""
         return False
 
+    @property
+    def over_vocabulary(self) -> bool:
+        """Whether log-probabilities are normalised over the whole vocabulary: a short list needs all scores too."""
+        return self.normalised and not self.valid_only
+
     def token_scores(
         self, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], candidates_BC: Int[Tensor, "B C"] | None
     ) -> Float[Tensor, "B R C"]:

@@ -46,7 +46,7 @@ class AllScores:
             allowed_BKC = allowed_NC.view(batch, -1, allowed_NC.shape[1])[:, :beam_size]
         # First the best tokens of each row, which are the same under every rule, then the best of all.
         valid_BKC = torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER)
-        best = best_columns(over_valid(valid_BKC) if self.rule.valid_only else valid_BKC, kept)
+        best = _best_valid(self.rule, valid_BKC, kept)
         return _best_of_all(self.rule, beam, *best, self.candidates_BRC, kept)
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
@@ -77,7 +77,7 @@ class LiveScores:
             valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
         else:
             valid_XV = torch.where(allowed_NV[self.live.beam_place_X], self.scores_XV, NEVER)
-        best_1XP = best_columns((over_valid(valid_XV) if self.rule.valid_only else valid_XV)[None], kept)
+        best_1XP = _best_valid(self.rule, valid_XV[None], kept)
         # A row that is not live gets another row's scores; its own score makes nothing of them.
         row_BK = self.live.row_BR[:, : beam.score_BK.shape[1]]
         row_scores_BKP, row_columns_BKP = (part_1XP[0, row_BK] for part_1XP in best_1XP)
@@ -104,7 +104,7 @@ class ListedScores:
 
     def top_successors(self, beam: Beam, real_XW: Bool[Tensor, "X W"], *, kept: int) -> TopSuccessors:
         valid_XW = torch.where(real_XW, self.scores_XW, NEVER)
-        best_1XP = best_columns((over_valid(valid_XW) if self.rule.valid_only else valid_XW)[None], kept)
+        best_1XP = _best_valid(self.rule, valid_XW[None], kept)
         row_BK = self.live.row_BR[:, : beam.score_BK.shape[1]]
         tokens_XP = self.tokens_XW.gather(1, best_1XP[1][0])
         return _best_of_all(self.rule, beam, best_1XP[0][0, row_BK], tokens_XP[row_BK], None, kept)
@@ -137,10 +137,10 @@ def score_tokens(
     live: Live | None,
 ) -> AllScores | LiveScores:
     """Scores of the next tokens: in live rows alone where these are known and the whole vocabulary is scored."""
-    over_all = rule.normalised and not rule.valid_only
-    if live is None and candidates_BC is None and over_all:  # a kernel of the step may normalise them itself
+    if live is None and candidates_BC is None and rule.over_vocabulary:
+        # Raw: a kernel of the step may normalise them itself.
         return AllScores(rule, scorer.scores(output_BRH), None, raw=True)
-    if live is None or (candidates_BC is not None and not over_all):
+    if live is None or (candidates_BC is not None and not rule.over_vocabulary):
         listed_B1C = None if candidates_BC is None else candidates_BC[:, None]
         return AllScores(rule, rule.token_scores(scorer, output_BRH, candidates_BC), listed_B1C)
     output_NH = output_BRH.flatten(0, 1)
@@ -164,7 +164,7 @@ def score_listed(
     if listed is None:
         return None
     tokens_XW = listed.tokens_NW
-    if (rule.normalised and not rule.valid_only) or tokens_XW.shape[1] * _FEW > choices.vocabulary:
+    if rule.over_vocabulary or tokens_XW.shape[1] * _FEW > choices.vocabulary:
         scores_XW = rule.token_scores(scorer, output_XH[None], None)[0].gather(1, tokens_XW)
     else:
         scores_XW = rule.token_scores(scorer, output_XH[:, None], tokens_XW)[:, 0]
@@ -195,6 +195,11 @@ def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[T
     in_blocks_BKP = block_BKP * BLOCK + places_BKP % BLOCK
     in_rest_BKP = places_BKP + (whole - kept * BLOCK)
     return best_BKP, torch.where(places_BKP < kept * BLOCK, in_blocks_BKP, in_rest_BKP)
+
+
+def _best_valid(rule: ScoreRule, valid_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Tensor, Tensor]:
+    """`best_columns` of scores that are minus infinity where a token is not valid, normalised if the rule says so."""
+    return best_columns(over_valid(valid_BKC) if rule.valid_only else valid_BKC, kept)
 
 
 def _best_of_all(

@@ -40,7 +40,7 @@ def dev_figures(
     """The `dev` part of an epoch's record. `train_batch` is the size of the smallest training batches."""
     figures: dict[str, Any] = {}
     # Over the whole vocabulary: of a model that was never taught the scores of invalid tokens it says nothing.
-    if (decoder.rule.normalised and not decoder.rule.valid_only) or stage.keep == "perplexity":
+    if decoder.rule.over_vocabulary or stage.keep == "perplexity":
         examples = [decoder.task.example(item, i) for i, item in enumerate(items)]
         # A training batch fits in memory, and so does this one: every token of the vocabulary has a score.
         size = min(decoder.batch, train_batch)
