@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -36,6 +37,7 @@ STOP_SECONDS = 10
 # The widest beam that the page draws.
 MOST_SHOWN = 100
 Asked = TypeVar("Asked", bound="Body")
+Answered = TypeVar("Answered")
 
 
 class Body(BaseModel):
@@ -71,22 +73,25 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
     """The application; `hosts` are the names that requests may call it by, "*" for any."""
     queue = RequestQueue(run, limits)
 
+    async def in_time(answer: Future[Answered]) -> Answered:
+        return await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
+
     async def decode(request: Request) -> Response:
         asked = await _parsed(DecodeBody, request, limits)
         answer = await run_in_threadpool(queue.ask, asked.lines, beam=asked.beam, n_best=asked.n_best)
-        outputs = await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
+        outputs = await in_time(answer)
         return JSONResponse({"outputs": [[asdict(one) for one in line] for line in outputs]})
 
     async def inspect(request: Request) -> Response:
         asked = await _parsed(InspectBody, request, limits)
         searched = InspectRequest((asked.beam or run.recipe.decode.beam,), lines=[asked.line], prefix=asked.prefix)
         work = queue.call(lambda: inspect_runs([run], [searched.items(run)], searched))
-        return JSONResponse(await asyncio.wait_for(asyncio.wrap_future(work), limits.seconds))
+        return JSONResponse(await in_time(work))
 
     async def next_tokens(request: Request) -> Response:
         asked = await _parsed(NextBody, request, limits)
         work = queue.call(lambda: next_of(run, asked.line, asked.prefix))
-        return JSONResponse({"tokens": await asyncio.wait_for(asyncio.wrap_future(work), limits.seconds)})
+        return JSONResponse({"tokens": await in_time(work)})
 
     async def page(request: Request) -> Response:
         return HTMLResponse(live_page(describe_run(run)))
