@@ -15,7 +15,7 @@ from argbeam.errors import ArgbeamError, DataError
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.runtime.group import ALONE, Group
-from argbeam.search.result import Beams
+from argbeam.search.result import Beams, SearchResult
 from argbeam.search.score_rules import NEVER, ScoreRule, with_power
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import STOPS, Stop
@@ -92,11 +92,13 @@ class BatchDecoder:
     def _batch_size(self, beam: int) -> int:
         return max(1, self.batch * _WIDE // max(_WIDE, beam))
 
-    def _decode_batch(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
+    def search_settings(self, beam: int, *, n_best: int) -> SearchSettings:
         stop = self.stop if self.task.open_length else None
+        return SearchSettings(beam, self.rule, stop, n_best, specials=self.task.target.specials)
+
+    def _decode_batch(self, examples: Sequence[Example], beam: int, n_best: int, trace: bool) -> list[Decoded]:
         specials = self.task.target.specials
-        settings = SearchSettings(beam, self.rule, stop, n_best, specials=specials)
-        search = Search(self.model, self.task.constraint, settings)
+        search = Search(self.model, self.task.constraint, self.search_settings(beam, n_best=n_best))
         limits = [self.task.limit(example) for example in examples]
         sources = [Example(e.source, (), e.sentence) for e in examples]
         if self.captured is None:
@@ -110,23 +112,24 @@ class BatchDecoder:
             batch = make_batch(sources, source_length=longest, size=rows, specials=specials).to(self.device)
             length_B = torch.tensor([*limits, *[0] * (rows - len(examples))], device=self.device)
             result = self.captured(search, batch, length_B, steps=round_up(max(limits), _ROUND))
-        tokens, scores = result.tokens_BNT.tolist(), result.score_BN.tolist()
-        if any(math.isnan(score) for row in scores[: len(examples)] for score in row):
+        if bool(result.score_BN[: len(examples)].isnan().any()):
             raise ArgbeamError("the model's scores are not numbers: its weights are damaged, or its training diverged")
-        finished, dead, lengths = result.finished_BN.tolist(), result.dead_B.tolist(), result.length_BN.tolist()
         traces = _traces(result.beams, result.steps_B[: len(examples)].tolist()) if trace else [()] * len(examples)
-        return [
-            Decoded(
-                tuple(
-                    Hypothesis(tuple(output[:length]), score, ended)
-                    for output, length, score, ended in zip(tokens[i], lengths[i], scores[i], finished[i], strict=True)
-                    if score > -math.inf
-                ),
-                dead[i],
-                traces[i],
-            )
-            for i in range(len(examples))
-        ]
+        found = zip(hypotheses_of(result), result.dead_B.tolist(), traces, strict=False)  # without rows of padding
+        return [Decoded(*row) for row in found]
+
+
+def hypotheses_of(result: SearchResult) -> list[tuple[Hypothesis, ...]]:
+    """The outputs of each sentence of a search, best first."""
+    columns = (result.tokens_BNT, result.length_BN, result.score_BN, result.finished_BN)
+    return [
+        tuple(
+            Hypothesis(tuple(tokens[:length]), score, ended)
+            for tokens, length, score, ended in zip(*row, strict=True)
+            if score > -math.inf
+        )
+        for row in zip(*(column.tolist() for column in columns), strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,19 @@
 """Searches of sentences with a record of every step: the plain search, the training search, and gold's path in both."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, in_order_of_length, make_batch
-from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis
+from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis, hypotheses_of
 from argbeam.models.contract import Attends
 from argbeam.search.constraints.forced import Forced
 from argbeam.search.gold import EarlyUpdate, Gold, Policy
 from argbeam.search.recorder import SearchRecorder, TreeStep, gold_kept, tree_of
 from argbeam.search.result import SearchResult
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
-from argbeam.search.successors import Successors, allowed_tokens
+from argbeam.search.successors import Successors, allowed_tokens, along_gold, gold_is_valid
 
 # Successors that are looked at beyond those kept, so that a rank can be told; of them so many are shown.
 _LOOKED_AT, _SHOWN = 20, 3
@@ -70,9 +67,7 @@ def inspect_examples(
     `done` is called after each batch with its number of sentences.
     """
     found: dict[int, Inspected] = {}
-    for numbers in in_order_of_length(examples, size=decoder.batch):
-        batch = make_batch([examples[i] for i in numbers], specials=decoder.task.target.specials).to(decoder.device)
-        limits = [decoder.task.limit(examples[i]) for i in numbers]
+    for numbers, batch, limits in _batches(decoder, examples):
         inspected = _inspect_batch(decoder, batch, limits, beam, training, prefix)
         if attention and isinstance(decoder.model, Attends):
             inspected = _with_attention(decoder, [examples[i] for i in numbers], inspected)
@@ -85,12 +80,18 @@ def inspect_examples(
 def steps_lost(decoder: BatchDecoder, examples: Sequence[Example], *, beam: int) -> list[int]:
     """`Inspected.lost` of every example that has gold, at another beam."""
     lost: dict[int, int] = {}
-    for numbers in in_order_of_length(examples, size=decoder.batch):
-        batch = make_batch([examples[i] for i in numbers], specials=decoder.task.target.specials).to(decoder.device)
-        limits = [decoder.task.limit(examples[i]) for i in numbers]
-        result = _decode(decoder, batch, limits, _settings(decoder, beam, n_best=1), None)
+    for numbers, batch, limits in _batches(decoder, examples):
+        result = _decode(decoder, batch, limits, decoder.search_settings(beam, n_best=1), None)
         lost.update(zip(numbers, _lost(result, batch, beam), strict=True))
     return [lost[i] for i, example in enumerate(examples) if example.target]
+
+
+def _batches(decoder: BatchDecoder, examples: Sequence[Example]) -> Iterator[tuple[list[int], Batch, list[int]]]:
+    """The examples by length: their numbers, the batch, and the limits of their outputs."""
+    for numbers in in_order_of_length(examples, size=decoder.batch):
+        chosen = [examples[i] for i in numbers]
+        batch = make_batch(chosen, specials=decoder.task.target.specials).to(decoder.device)
+        yield numbers, batch, [decoder.task.limit(example) for example in chosen]
 
 
 @dataclass(frozen=True)
@@ -129,18 +130,18 @@ def _inspect_batch(
     prefix: Sequence[int],
 ) -> list[Inspected]:
     specials, recorder = decoder.task.target.specials, SearchRecorder(_LOOKED_AT)
-    settings = _settings(decoder, beam, n_best=beam)
+    settings = decoder.search_settings(beam, n_best=beam)
     result = _decode(decoder, batch, limits, settings, recorder, prefix)
     golds = [row[:length] for row, length in _rows(batch)]
-    forbidden = _forbidden(decoder.task.constraint, batch, len(decoder.task.target))
+    forbidden = _forbidden(decoder.task.constraint, batch)
     gold_scores = _gold_scores(decoder, batch, settings) if batch.target_BT.shape[1] else [[]] * len(golds)
     trained: SearchRecorder | None = None
     blocked: Sequence[int] = [0] * len(golds)
     if training is not None and batch.target_BT.shape[1]:
         trained = SearchRecorder(_LOOKED_AT)
-        blocked = _forbidden(training.successors, batch, len(decoder.task.target))
+        blocked = _forbidden(training.successors, batch)
         _search(decoder, batch, training.successors, training.settings, training.policy, trained)
-    lost, hypotheses = _lost(result, batch, beam), _hypotheses(result)
+    lost, hypotheses = _lost(result, batch, beam), hypotheses_of(result)
     dead, ends = result.dead_B.tolist(), specials.ends if settings.stop is not None else ()
     found = []
     for i, gold in enumerate(golds):
@@ -183,11 +184,6 @@ def _attention(
         read_N = token_N
     sizes = zip(batch.target_length_B.tolist(), batch.source_length_B.tolist(), strict=True)
     return [[steps[t][i][:width] for t in range(length)] for i, (length, width) in enumerate(sizes)]
-
-
-def _settings(decoder: BatchDecoder, beam: int, *, n_best: int) -> SearchSettings:
-    stop = decoder.stop if decoder.task.open_length else None
-    return SearchSettings(beam, decoder.rule, stop, n_best, specials=decoder.task.target.specials)
 
 
 def _rows(batch: Batch) -> Iterator[tuple[list[int], int]]:
@@ -251,30 +247,10 @@ def _lost(result: SearchResult, batch: Batch, beam: int) -> list[int]:
     return torch.where(through_B < length_B, through_B + 1, 0).tolist()
 
 
-def _hypotheses(result: SearchResult) -> list[tuple[Hypothesis, ...]]:
-    rows = zip(
-        result.tokens_BNT.tolist(),
-        result.length_BN.tolist(),
-        result.score_BN.tolist(),
-        result.finished_BN.tolist(),
-        strict=True,
-    )
-    return [
-        tuple(
-            Hypothesis(tuple(tokens[:length]), score, ended)
-            for tokens, length, score, ended in zip(*row, strict=True)
-            if score > -math.inf
-        )
-        for row in rows
-    ]
-
-
-def _forbidden(successors: Successors, batch: Batch, vocabulary: int) -> list[int]:
+def _forbidden(successors: Successors, batch: Batch) -> list[int]:
     """The first step, counted from 1, at which gold's token is not valid; 0: none."""
-    choices, step_B = successors.start(batch), torch.zeros_like(batch.target_length_B)
-    for t, token_B in enumerate(batch.target_BT.unbind(1)):
-        allowed_NV: Bool[Tensor, "N V"] = allowed_tokens(choices, vocabulary).expand(len(token_B), -1)
-        wrong_B: Int[Tensor, " B"] = ~allowed_NV.gather(1, token_B[:, None])[:, 0] & (t < batch.target_length_B)
+    step_B = torch.zeros_like(batch.target_length_B)
+    for t, (choices, token_B) in enumerate(along_gold(successors, batch)):
+        wrong_B = ~gold_is_valid(choices, token_B) & (t < batch.target_length_B)
         step_B = torch.where((step_B == 0) & wrong_B, t + 1, step_B)
-        choices = choices.advance(token_B)
     return step_B.tolist()

@@ -19,7 +19,7 @@ from argbeam.models.noise import Noise
 from argbeam.search.live_rows import host_may_look
 from argbeam.search.score_rules import NEVER, LogprobSum
 from argbeam.search.stop_rules import StopBest
-from argbeam.search.successors import Successors, allowed_tokens, check_gold
+from argbeam.search.successors import Successors, allowed_tokens, along_gold, check_gold
 from argbeam.search.top_k import best_columns
 
 
@@ -105,11 +105,10 @@ def valid_after_gold(successors: Successors, batch: Batch, vocabulary: int) -> B
     """The valid successors of gold's prefixes. Gold is checked on a CPU; elsewhere its tokens count as valid."""
     if host_may_look(batch.target_BT):
         check_gold(successors, batch)
-    choices, masks = successors.start(batch), []
-    for token_B in batch.target_BT.unbind(1):
+    masks = []
+    for choices, token_B in along_gold(successors, batch):
         mask_BV = allowed_tokens(choices, vocabulary).expand(len(token_B), -1)
         masks.append(mask_BV.scatter(1, token_B[:, None], True))
-        choices = choices.advance(token_B)
     return torch.stack(masks, 1)
 
 

@@ -1,10 +1,8 @@
 """The searches of runs on the same sentences as one table of plain values: what `argbeam inspect` writes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-import torch
 
 from argbeam import __version__
 from argbeam.data.batches import Example, make_batch
@@ -18,7 +16,7 @@ from argbeam.search.recorder import TreeStep
 from argbeam.search.score_rules import NEVER, SCORE_RULES
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import STOPS
-from argbeam.search.successors import allowed_tokens
+from argbeam.search.successors import along_gold, gold_is_valid
 from argbeam.settings.losses import BsoLoss, SearchLoss
 from argbeam.tasks.contract import Item, Task
 
@@ -107,20 +105,18 @@ def describe_run(run: Run) -> dict[str, Any]:
     }
 
 
-def forced_tokens(task: Task, examples: Sequence[Example], prefix: Sequence[str]) -> list[int]:
+def forced_tokens(task: Task, examples: Sequence[Example], prefix: Sequence[str]) -> tuple[int, ...]:
     """The token ids of a prefix that outputs are to begin with; one that is not valid is a DataError."""
-    ids = list(task.target.encode(prefix))
+    ids = tuple(task.target.encode(prefix))
     if not ids:
         return ids
-    specials = task.target.specials
-    choices = task.constraint.start(make_batch(examples, specials=specials))
-    for number, (token, text) in enumerate(zip(ids, prefix, strict=True), start=1):
-        valid = task.target.words[token] == text and token < len(task.target)
-        allowed = allowed_tokens(choices, len(task.target))
-        ended = number > 1 and ids[number - 2] in specials.ends
-        if not valid or ended or not bool(allowed[:, token].all()) or number > min(map(task.limit, examples)):
-            raise DataError(f"token {number}, {text!r}: not a valid successor of the tokens before it")
-        choices = choices.advance(torch.full((len(examples),), token))
+    batch = make_batch([replace(example, target=ids) for example in examples], specials=task.target.specials)
+    most = min(map(task.limit, examples))
+    for t, (choices, token_B) in enumerate(along_gold(task.constraint, batch)):
+        known = task.target.words[ids[t]] == prefix[t]
+        ended = t > 0 and ids[t - 1] in task.target.specials.ends
+        if not known or ended or t >= most or not bool(gold_is_valid(choices, token_B).all()):
+            raise DataError(f"token {t + 1}, {prefix[t]!r}: not a valid successor of the tokens before it")
     return ids
 
 

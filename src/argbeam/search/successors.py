@@ -4,6 +4,7 @@
 `allowed` is a mask over the candidates, `advance` and `select` return new choices. No Python runs per hypothesis.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -98,23 +99,31 @@ def check_gold(successors: Successors, batch: Batch, *, open_length: bool = Fals
         sentence = int(batch.sentence_B[endless_B][0])
         ids = " or ".join(map(str, batch.specials.ends))
         raise DataError(f"sentence {sentence}: gold without the end symbol (id {ids}) at its end; open length needs it")
-    choices = successors.start(batch)
-    for t in range(batch.target_BT.shape[1]):
-        token_B, allowed_NC, columns_BC = batch.target_BT[:, t], choices.allowed(), choices.candidates_BC
-        if columns_BC is None:
-            columns, rows = allowed_NC.shape[1], len(token_B)
-            known_B = token_B < columns
-            listed_B = allowed_NC.expand(rows, -1).gather(1, token_B.clamp(max=columns - 1)[:, None])[:, 0] & known_B
-        else:
-            listed_B = (allowed_NC & (columns_BC == token_B[:, None])).any(1)
-        valid_B = listed_B | (t >= batch.target_length_B)
+    for t, (choices, token_B) in enumerate(along_gold(successors, batch)):
+        valid_B = gold_is_valid(choices, token_B) | (t >= batch.target_length_B)
         if not bool(valid_B.all()):
             row = int((~valid_B).nonzero()[0, 0])
             raise DataError(
                 f"sentence {int(batch.sentence_B[row])}: gold token {t + 1} (id {int(token_B[row])}) is not a valid "
                 "successor of the tokens before it; the constraint must allow every gold sequence"
             )
+
+
+def along_gold(successors: Successors, batch: Batch) -> Iterator[tuple[Choices, Int[Tensor, " B"]]]:
+    """At every step the choices of gold's prefixes, one row per sentence, and gold's tokens, valid or not."""
+    choices = successors.start(batch)
+    for token_B in batch.target_BT.unbind(1):
+        yield choices, token_B
         choices = choices.advance(token_B)
+
+
+def gold_is_valid(choices: Choices, token_B: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+    """Whether each token is among the choices of its row. A token that the choices do not know is not."""
+    allowed_NC, columns_BC = choices.allowed(), choices.candidates_BC
+    if columns_BC is not None:
+        return (allowed_NC & (columns_BC == token_B[:, None])).any(1)
+    columns, rows = allowed_NC.shape[1], len(token_B)
+    return allowed_NC.expand(rows, -1).gather(1, token_B.clamp(max=columns - 1)[:, None])[:, 0] & (token_B < columns)
 
 
 def check_width(scores: int, successors: int) -> None:
