@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +50,7 @@ class EpochRow:
     loss_per_word: float | None = None
     gradient_norm: float | None = None
     words_per_second: float | None = None
+    seconds: float | None = None  # of training, without dev
     violations_per_word: float | None = None
     violations_by_tenth: list[float] = field(default_factory=list)
     segment_length: float | None = None
@@ -123,6 +125,13 @@ class RunRecords:
     starts: list[StartRow]
     epochs: list[EpochRow]
     stages: list[StageRow]
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Median training time of an epoch of the last stage, without dev: the first epoch may record CUDA graphs."""
+        last = self.epochs[-1].stage if self.epochs else ""
+        known = [row.seconds for row in self.epochs if row.stage == last and row.seconds is not None]
+        return statistics.median(known) if known else None
 
 
 def read_run_records(path: Path, *, fix: str) -> RunRecords:

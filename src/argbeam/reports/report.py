@@ -208,10 +208,11 @@ def diagnostics_table(runs: Sequence[RunData]) -> Table:
         for name, form in figures.values():
             figure = getattr(kept, name) if kept else None
             cells.append("-" if figure is None else format(figure, form))
+        cells.append("-" if run.records.epoch_seconds is None else f"{run.records.epoch_seconds:.1f}")
         cells.append(f"{last.seconds:,.0f}" if last else "-")
         ends = f"{run.evaluations[-1].unfinished} / {run.evaluations[-1].dead}" if run.evaluations else "-"
         columns.append([*cells, ends])
-    names = ["epoch kept", *figures, "seconds", "unfinished / dead, last evaluation"]
+    names = ["epoch kept", *figures, "seconds per epoch", "seconds", "unfinished / dead, last evaluation"]
     rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True)]
     used = [row for row in rows if set(row[1:]) != {"-"}]
     notes = [f"{run.label}: {stage.comparison}." for run in runs for stage in run.records.stages if stage.comparison]

@@ -103,6 +103,7 @@ class RunSummary:
     stages: list[StageRow]
     scores: list[ScoringRow]
     recipe: dict[str, Any]
+    epoch_seconds: float | None = None  # missing in records of early versions
 
     @property
     def seconds(self) -> float:
@@ -146,6 +147,7 @@ def _summary(run: Path) -> RunSummary:
         records.stages,
         read_scores(run),
         _portable_recipe(run / RECIPE) if (run / RECIPE).exists() else {},
+        records.epoch_seconds,
     )
 
 

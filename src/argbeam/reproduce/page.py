@@ -50,11 +50,12 @@ def score_table(results: Results, table: TableResult) -> Table:
         seconds = [results.seconds(row.runs[seed]) for seed in row.by_seed]
         minutes = f"{summary(seconds).mean / 60:.1f}" if seconds else "-"
         ours = [_cell(_summaries(table.parts, row, beam)) for beam in table.beams]
-        rows.append([row.label, *map(_paper_cell, _paper_row(table, row.label)), *ours, str(len(row.by_seed)), minutes])
+        times = [str(len(row.by_seed)), minutes, _epoch_cell(results, table, row)]
+        rows.append([row.label, *map(_paper_cell, _paper_row(table, row.label)), *ours, *times])
     shown = {row.label for row in table.rows}
     for label, scores in paper.rows.items() if paper else ():
         if label not in shown:
-            rows.append([label, *map(_paper_cell, scores), *("-" for _ in table.beams), "0", "-"])
+            rows.append([label, *map(_paper_cell, scores), *("-" for _ in table.beams), "0", "-", "-"])
     names = "/".join(part.upper() for part in table.parts)
     notes = [
         f"Paper: {paper.title}." if paper else "The paper has no such table.",
@@ -66,7 +67,22 @@ def score_table(results: Results, table: TableResult) -> Table:
         notes.append(
             "Three epochs on a small generated corpus: this shows that all of it runs, nothing of the systems."
         )
-    return Table(table.heading, [*_headers(table), "seeds", "minutes"], rows, notes)
+    columns = [*_headers(table), "seeds", "minutes", "seconds per epoch"]
+    if all(row[-1] == "-" for row in rows):  # of runs of early versions
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    else:
+        over = "".join(f", and in brackets over {first.label}'s" for first in table.references[:1])
+        notes.insert(2, f"Seconds per epoch are the median of the last stage's epochs, training without dev{over}.")
+    return Table(table.heading, columns, rows, notes)
+
+
+def _epoch_cell(results: Results, table: TableResult, row: RowResult) -> str:
+    """`17.8 (1.45)`: the mean over seeds, and how many times that of the first reference."""
+    first = next(iter(table.references), row)
+    seconds, reference = results.epoch_seconds(row), results.epoch_seconds(first)
+    if seconds is None:
+        return "-"
+    return f"{seconds:.1f}" if row is first or not reference else f"{seconds:.1f} ({seconds / reference:.2f})"
 
 
 def output_length_tables(table: TableResult) -> list[Table]:

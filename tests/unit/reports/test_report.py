@@ -57,7 +57,7 @@ def epoch_record(epoch: int, *, with_violations: bool) -> dict[str, Any]:
     record |= {"loss_per_word": 2.0 - epoch, "gradient_norm": 3.0, "words_per_second": 1234.0}
     record["dev"] = {"value": 10.0 + epoch, "bleu": 10.0 + epoch, "test_beam": 5}
     if with_violations:
-        record |= {"beam": 2 + epoch, "violations_per_word": 0.5, "violations_by_tenth": [0.1] * 10}
+        record |= {"seconds": 4.0 + epoch, "beam": 2 + epoch, "violations_per_word": 0.5, "violations_by_tenth": [0.1] * 10}
         record |= {"segment_length": 2.5, "gold_on_beam": 0.9, "rival_is_gold_share": 0.1, "rival_ended_share": 0.0}
     return record
 
@@ -159,6 +159,7 @@ def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
     assert (found["epoch kept"], found["training beam"]) == (["2 of 2", "2 of 2"], ["0", "3"])
     assert (found["loss per token"], found["violations per token"]) == (["1.000", "1.000"], ["-", "0.500"])
     assert found["unfinished / dead, last evaluation"] == ["-", "1 / 2"]
+    assert found["seconds per epoch"] == ["-", "4.5"]  # the median of 4 and 5
     assert "searches that lost gold" not in found  # no run has this figure
 
 
@@ -171,7 +172,7 @@ def test_a_run_that_kept_what_it_started_from_says_so(tmp_path: Path) -> None:
     append_record(run / "records.jsonl", stage)
     page, _ = write_report([run], tmp_path / "report")
     table = diagnostics_table(read_runs([run]))
-    assert table.rows == [["epoch kept", "start, of 2 epochs"], ["seconds", "7"]]
+    assert table.rows == [["epoch kept", "start, of 2 epochs"], ["seconds per epoch", "4.5"], ["seconds", "7"]]
     assert table.notes == [f"BSO: {words}."]
     assert "train did not improve on the model it started from: 1.00 &lt; 2.00" in page.read_text(encoding="utf-8")
 
