@@ -57,7 +57,12 @@ def epoch_record(epoch: int, *, with_violations: bool) -> dict[str, Any]:
     record |= {"loss_per_word": 2.0 - epoch, "gradient_norm": 3.0, "words_per_second": 1234.0}
     record["dev"] = {"value": 10.0 + epoch, "bleu": 10.0 + epoch, "test_beam": 5}
     if with_violations:
-        record |= {"seconds": 4.0 + epoch, "beam": 2 + epoch, "violations_per_word": 0.5, "violations_by_tenth": [0.1] * 10}
+        record |= {
+            "seconds": 4.0 + epoch,
+            "beam": 2 + epoch,
+            "violations_per_word": 0.5,
+            "violations_by_tenth": [0.1] * 10,
+        }
         record |= {"segment_length": 2.5, "gold_on_beam": 0.9, "rival_is_gold_share": 0.1, "rival_ended_share": 0.0}
     return record
 
