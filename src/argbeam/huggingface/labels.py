@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -16,8 +17,8 @@ from argbeam.search.live_rows import host_may_look
 IGNORED = -100
 
 
-def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel) -> Batch:
-    """Source and gold of `input_ids`, `attention_mask` and `labels`.
+def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: int = 1) -> Batch:
+    """Source and gold of `input_ids`, `attention_mask` and `labels`, padded to multiples of so many tokens.
 
     Of a causal model the tokens before the first label that is not -100 are the prompt, which is the source.
     """
@@ -30,14 +31,14 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel) -> Batch:
         if host_may_look(ids_BX) and not bool(prompt_BX.any(1).all()):
             raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
         real_BX = prompt_BX
-    source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad)
+    source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple)
     forced = model.decoder_prompt[1:]
     if forced:
         prefix_F = torch.tensor(forced, device=labels_BX.device)
         starts_B1 = (labels_BX[:, : len(forced)] == prefix_F).all(1, keepdim=True)
         place_X = torch.arange(labels_BX.shape[1], device=labels_BX.device)
         gold_BX = gold_BX & ~(starts_B1 & (place_X < len(forced)))
-    target_BT, length_B = to_the_left(labels_BX, gold_BX, pad)
+    target_BT, length_B = to_the_left(labels_BX, gold_BX, pad, multiple=multiple)
     ends_BT = model.specials.ended(target_BT).long()
     place_T = torch.arange(target_BT.shape[1], device=length_B.device)
     until_BT = (ends_BT.cumsum(1) - ends_BT == 0) & (place_T < length_B[:, None])
@@ -52,11 +53,11 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel) -> Batch:
 
 
 def to_the_left(
-    ids_BX: Int[Tensor, "B X"], real_BX: Bool[Tensor, "B X"], pad: int
+    ids_BX: Int[Tensor, "B X"], real_BX: Bool[Tensor, "B X"], pad: int, *, multiple: int = 1
 ) -> tuple[Int[Tensor, "B Y"], Int[Tensor, " B"]]:
     """The real tokens of each row from its first column on, padding behind them, and their number."""
     order_BX = (~real_BX).long().argsort(dim=1, stable=True)
     length_B = real_BX.sum(1)
-    longest = max(1, int(length_B.max()))
+    longest = -(-max(1, int(length_B.max())) // multiple) * multiple
     moved_BX = ids_BX.masked_fill(~real_BX, pad).gather(1, order_BX)
-    return moved_BX[:, :longest], length_B
+    return F.pad(moved_BX, (0, longest - moved_BX.shape[1]), value=pad), length_B

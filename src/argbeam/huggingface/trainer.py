@@ -7,6 +7,7 @@ This module is imported at its first use, and transformers with it.
 import functools
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,15 +16,19 @@ from transformers import Seq2SeqTrainer
 
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError, DataError
+from argbeam.huggingface.captured_loss import CapturedLoss
 from argbeam.huggingface.labels import batch_of
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.models.huggingface.adapt import adapt
-from argbeam.models.huggingface.adapter import WITHOUT_DROPOUT, HuggingFaceModel
+from argbeam.models.huggingface.adapter import WITHOUT_DROPOUT
 from argbeam.models.noise import Noise
+from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.training.epoch_record import replay_warning
 
 # Sums of the loss that `Trainer` logs, divided by those beside them.
 _LOGGED = {"violations": "words", "gold_on_beam": "sentences", "risk": "sentences"}
+# Lengths of captured batches are multiples of it, so that few shapes occur.
+_ROUND = 8
 
 
 class SearchTrainer(Seq2SeqTrainer):
@@ -33,19 +38,30 @@ class SearchTrainer(Seq2SeqTrainer):
     model prompt and completion in one row, the prompt's labels -100. The sum of the loss over an update, in all
     processes and accumulated batches, is divided by its sentences. Evaluation is that of `Seq2SeqTrainer`:
     cross-entropy, and outputs of `generate` with `predict_with_generate`. The loss runs without dropout.
+
+    On CUDA loss and gradients are one graph per batch shape, unless `capture` is false or weights are split over
+    processes.
     """
 
     loss_is_scaled_for_ga = True
 
-    def __init__(self, model: Any = None, args: Any = None, *, loss: Loss, **others: Any) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *, loss: Loss, capture: bool = True, **others: Any) -> None:
         if loss.weights is not None:
             raise ConfigError(f"{type(loss).__name__} has weights of its own; SearchTrainer takes losses without any")
         super().__init__(model, args, **others)
+        if self.args.n_gpu > 1:
+            raise ConfigError(
+                f"{self.args.n_gpu} GPUs in one process: start one process per GPU (torchrun, accelerate launch), or "
+                "set CUDA_VISIBLE_DEVICES to one"
+            )
         network: Any = self.model
         self.loss, self.adapted = loss, adapt(network, others.get("processing_class"))
         self.sums: dict[str, Tensor] = {}
         self.micro_batches = 0
-        _compute_loss_in_forward(network, self.adapted)
+        whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        recorder = CudaRecorder() if capture and whole and self.args.device.type == "cuda" else None
+        self.captured = CapturedLoss(self.adapted, recorder)
+        _compute_loss_in_forward(network, self.captured)
         warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
 
     def compute_loss(
@@ -53,13 +69,13 @@ class SearchTrainer(Seq2SeqTrainer):
     ) -> Any:
         if return_outputs or num_items_in_batch is None:
             return super().compute_loss(model, dict(inputs), return_outputs)
-        batch = batch_of(inputs, self.adapted)
+        batch = batch_of(inputs, self.adapted, multiple=1 if self.captured.graphs is None else _ROUND)
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         # Every sentence of an update draws other numbers.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
         self.micro_batches += 1
         update = torch.tensor(self.state.global_step, device=sentence_B.device)
-        noise = Noise(self.args.seed, update, sentence_B)
+        noise, batch = Noise(self.args.seed, update, sentence_B), replace(batch, sentence_B=sentence_B)
         step = self.loss.at(int(self.state.epoch or 0))
         total, sums = model(search_loss=step, search_batch=batch, search_noise=noise)
         for name, value in sums.items():
@@ -74,9 +90,11 @@ class SearchTrainer(Seq2SeqTrainer):
         for part, whole in _LOGGED.items():
             if part in sums:
                 logs[f"{part}_per_{whole.removesuffix('s')}"] = sums[part] / max(1.0, sums[whole])
-        warning = replay_warning(sums)
-        if warning is not None:
-            warnings.warn(warning, stacklevel=2)
+        failure = self.captured.failure
+        captured = None if failure is None else f"the loss runs without CUDA graphs: {failure}"
+        for warning in (replay_warning(sums), captured):
+            if warning is not None:
+                warnings.warn(warning, stacklevel=2)
         super().log(logs, *more, **others)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
@@ -87,7 +105,7 @@ class SearchTrainer(Seq2SeqTrainer):
         return self.accelerator.gather(count).sum()  # type: ignore[no-any-return]
 
 
-def _compute_loss_in_forward(model: nn.Module, adapted: HuggingFaceModel) -> None:
+def _compute_loss_in_forward(model: nn.Module, captured: CapturedLoss) -> None:
     """Let `model(search_loss=...)` compute a loss of argbeam; every other call is the model's own."""
     own = model.forward
 
@@ -99,10 +117,10 @@ def _compute_loss_in_forward(model: nn.Module, adapted: HuggingFaceModel) -> Non
         search_noise: Noise | None = None,
         **named: Any,
     ) -> Any:
-        if search_loss is None or search_batch is None:
+        if search_loss is None or search_batch is None or search_noise is None:
             return own(*positional, **named)
         model.eval()  # `Trainer` has just called train()
-        out: LossOutput = search_loss(adapted, search_batch, search_noise)
+        out: LossOutput = captured(search_loss, search_batch, search_noise)
         return out.total, dict(out.sums)
 
     model.forward = forward

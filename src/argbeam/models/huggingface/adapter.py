@@ -53,7 +53,7 @@ class HuggingFaceModel(nn.Module):
         source_BS, length_B = batch.source_BS, batch.source_length_B
         base = plain_model(self.network)
         position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
-        output_BH = output_layer(base).weight.new_zeros(len(source_BS), base.config.hidden_size)
+        output_BH = _precise(output_layer(base).weight.new_zeros(len(source_BS), base.config.hidden_size))
         shared: dict[str, Any] = {}
         if self.crosses:
             real_B11S = (position_S < length_B[:, None])[:, None, None]
@@ -93,7 +93,8 @@ class HuggingFaceModel(nn.Module):
         base = plain_model(self.network)
         layer = output_layer(base)
         bias_1V = getattr(base, "final_logits_bias", None)
-        # Scores decide who wins: they are computed in the precision of the weights whatever the rest is computed in.
+        # Scores decide who wins: they are computed in the precision of the weights whatever the rest is computed in,
+        # and summed in single precision at least, as `generate` does.
         with torch.autocast(output_GRH.device.type, enabled=False):
             output_GRH = output_GRH.to(layer.weight.dtype)
             if getattr(base.config, "scale_decoder_outputs", False):
@@ -101,13 +102,14 @@ class HuggingFaceModel(nn.Module):
             if candidates_GC is None or type(layer) is not nn.Linear:
                 scores_GRV: Tensor = layer(output_GRH)
                 scores_GRV = scores_GRV if bias_1V is None else scores_GRV + bias_1V
+                scores_GRV = _precise(scores_GRV)
                 if candidates_GC is None:
                     return scores_GRV
                 return scores_GRV.gather(2, candidates_GC[:, None].expand(-1, output_GRH.shape[1], -1))
             scores_GRC: Tensor = output_GRH @ F.embedding(candidates_GC, layer.weight).transpose(1, 2)
             for bias_V in (layer.bias, None if bias_1V is None else bias_1V[0]):
                 scores_GRC = scores_GRC if bias_V is None else scores_GRC + bias_V[candidates_GC][:, None]
-            return scores_GRC
+            return _precise(scores_GRC)
 
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
@@ -162,7 +164,7 @@ class HuggingFaceModel(nn.Module):
                 past_key_values=rows,
                 use_cache=True,
             )
-            return found.last_hidden_state, rows.layers, None
+            return _precise(found.last_hidden_state), rows.layers, None
         from transformers import EncoderDecoderCache
 
         own, cross = _cache_of(layers), _cache_of(shared["cross"] or ())
@@ -174,7 +176,7 @@ class HuggingFaceModel(nn.Module):
             past_key_values=EncoderDecoderCache(own, cross),
             use_cache=True,
         )
-        return found.last_hidden_state, _keys_and_values(own), _keys_and_values(cross)
+        return _precise(found.last_hidden_state), _keys_and_values(own), _keys_and_values(cross)
 
     def _prompts(self, prompt_BP: Int[Tensor, "B P"], real_BP: Bool[Tensor, "B P"]) -> list[Prompt]:
         """Keys and values of all tokens of the prompts but the last, right-padded; none for prompts of one token."""
@@ -229,6 +231,11 @@ def _stack(base: Any) -> Any:
 def _of_rows(x_BX: Tensor, rows: int) -> Tensor:
     """What belongs to sentences, for each of their rows."""
     return x_BX.repeat_interleave(rows // len(x_BX), 0)
+
+
+def _precise(x: Tensor) -> Tensor:
+    """In single precision at least: a beam has the precision of outputs and scores."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _causal(length: int, device: torch.device) -> Bool[Tensor, "1 1 Q Q"]:
