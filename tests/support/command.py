@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from argbeam.cli import app as cli
 
 RECIPE = """# A tiny recipe.
@@ -44,6 +46,25 @@ def write_recipe(folder: Path, *, task: str = "word_ordering", more: str = "") -
     path = folder / f"{task}.toml"
     path.write_text(RECIPE.format(task=task, more=more), encoding="utf-8")
     return path
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process: importing torch anew for each test would take most of the time."""
+
+    def call(*arguments: str | Path, stdin: bytes = b"") -> Result:
+        read, write = os.pipe()
+        with os.fdopen(write, "wb") as end:
+            end.write(stdin)
+        monkeypatch.setattr(sys, "argv", ["argbeam", *map(str, arguments)])
+        capfd.readouterr()
+        with os.fdopen(read, "r") as source, pytest.raises(SystemExit) as exit_:
+            monkeypatch.setattr(sys, "stdin", source)
+            cli.main()
+        out, err = capfd.readouterr()
+        code = exit_.value.code
+        return subprocess.CompletedProcess(list(arguments), code if isinstance(code, int) else 0, out, err)
+
+    return call
 
 
 @dataclass(frozen=True)

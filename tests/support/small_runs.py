@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from argbeam.demo import demo_recipes
 from argbeam.files import read_records
 from argbeam.runs import checkpoint
 from argbeam.runs.train import train
@@ -33,6 +34,15 @@ SMOOTHED = {"kind": "cross_entropy", "label_smoothing": 0.1}
 GENERATED = {"kind": "generated", "types": 200, "train": 12, "dev": 3, "test": 2}
 # Words of a made-up language, for runs whose every update counts: nothing is as quick as short sentences.
 SHORT = ("ba ko", "ko ba ti", "ti lu", "lu ko ti ba", "ba ti", "lu ba ko")
+TINY_DEMO = [
+    "data.types=200",
+    "data.train=40",
+    "data.dev=6",
+    "data.test=6",
+    "model.hidden=8",
+    "model.embedding=8",
+    "runtime.device=cpu",
+]
 # What differs between two runs that learnt the same.
 _TIMES = {"seconds", "total_seconds", "words_per_second"}
 
@@ -101,6 +111,17 @@ def file_data(kind: str, root: Path, **more: Any) -> dict[str, Any]:
     ending = "txt" if kind == "text" else kind
     files = {split: [f"{split}.{ending}"] for split in ("train", "dev", "test")}
     return {"kind": kind, "root": str(root), **files, **more}
+
+
+def tiny_demo(out: Path, *, seed: int) -> dict[str, Recipe]:
+    """The demo's own recipes, each stage one epoch, with a tiny corpus and model."""
+    return {name: with_epochs(recipe, 1) for name, recipe in demo_recipes(out, seed=seed, overrides=TINY_DEMO).items()}
+
+
+def with_epochs(recipe: Recipe, number: int) -> Recipe:
+    """Every stage so many epochs long."""
+    stages = {name: stage.model_copy(update={"epochs": number}) for name, stage in recipe.stages.items()}
+    return recipe.model_copy(update={"stages": stages})
 
 
 def finish(recipe: Recipe, folder: Path) -> list[Event | Notice]:

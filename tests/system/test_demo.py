@@ -12,29 +12,9 @@ from argbeam.files import read_records
 from argbeam.runs.layout import lock_folder
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import load_recipe, shipped_recipes
-from small_runs import final_tensors, same_tensors
+from small_runs import final_tensors, same_tensors, tiny_demo, with_epochs
 
-TINY = [
-    "data.types=200",
-    "data.train=40",
-    "data.dev=6",
-    "data.test=6",
-    "model.hidden=8",
-    "model.embedding=8",
-    "runtime.device=cpu",
-]
 SEEDS = [int(seed) for seed in os.environ.get("ARGBEAM_DEMO_SEEDS", "").split(",") if seed]
-
-
-def tiny_recipes(out: Path, *, seed: int) -> dict[str, Recipe]:
-    """The demo's own recipes, each stage one epoch, with a tiny corpus and model."""
-    return {name: with_epochs(recipe, 1) for name, recipe in demo_recipes(out, seed=seed, overrides=TINY).items()}
-
-
-def with_epochs(recipe: Recipe, number: int) -> Recipe:
-    """Every stage so many epochs long."""
-    stages = {name: stage.model_copy(update={"epochs": number}) for name, stage in recipe.stages.items()}
-    return recipe.model_copy(update={"stages": stages})
 
 
 def epochs(recipe: Recipe) -> int:
@@ -54,7 +34,7 @@ def test_seq2seq_trains_as_long_as_the_others_on_the_same_data(tmp_path: Path) -
 def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny demo, its runs one after another."""
     folder = tmp_path_factory.mktemp("demo")
-    assert run_demo(tiny_recipes(folder, seed=1), folder, jobs=1) == 0
+    assert run_demo(tiny_demo(folder, seed=1), folder, jobs=1) == 0
     return folder
 
 
@@ -62,7 +42,7 @@ def test_the_demo_goes_from_the_shipped_recipes_to_a_report(
     one_by_one: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Told again, without training, when it is started again."""
-    recipes, page = tiny_recipes(one_by_one, seed=1), one_by_one / "report.html"
+    recipes, page = tiny_demo(one_by_one, seed=1), one_by_one / "report.html"
     assert page.is_file()
     assert run_demo(recipes, one_by_one, jobs=1) == 0
     out, err = capsys.readouterr()
@@ -81,7 +61,7 @@ def test_the_demo_goes_from_the_shipped_recipes_to_a_report(
 def test_a_demo_of_another_seed_goes_elsewhere(tmp_path: Path) -> None:
     """`argbeam demo --seed 2` after `make demo`; the runs of seed 1 stay."""
     assert [demo_folder(tmp_path, seed) for seed in (1, 2)] == [tmp_path, tmp_path / "seed2"]
-    first, second = (dict([next(iter(tiny_recipes(tmp_path, seed=seed).items()))]) for seed in (1, 2))
+    first, second = (dict([next(iter(tiny_demo(tmp_path, seed=seed).items()))]) for seed in (1, 2))
     run_demo(first, tmp_path)
     before = final_tensors(tmp_path / "seq2seq")
     with pytest.raises(ConfigError, match=r"another recipe: seed: 1 -> 2; choose another --out$"):
@@ -106,7 +86,7 @@ def test_runs_side_by_side_are_those_of_one_after_another(
     one_by_one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Weights to the bit, the run that others start from first; and all of them say what they do."""
-    recipes = tiny_recipes(tmp_path, seed=1)
+    recipes = tiny_demo(tmp_path, seed=1)
     del recipes["bso"]  # as long as ConBSO, and of the same start
     assert run_demo(recipes, tmp_path, jobs=2) == 0
     err = capsys.readouterr().err
@@ -117,7 +97,7 @@ def test_runs_side_by_side_are_those_of_one_after_another(
 
 
 def test_a_run_that_fails_beside_others_is_told_with_its_last_words(tmp_path: Path) -> None:
-    recipes = {name: recipe for name, recipe in tiny_recipes(tmp_path, seed=1).items() if not recipe.start}
+    recipes = {name: recipe for name, recipe in tiny_demo(tmp_path, seed=1).items() if not recipe.start}
     with lock_folder(tmp_path / "seq2seq", doing="here"), pytest.raises(ArgbeamError, match=r"seq2seq: .*another proc"):
         run_demo(recipes, tmp_path, jobs=2)
 

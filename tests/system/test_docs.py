@@ -15,7 +15,6 @@ import argbeam
 from argbeam.settings.listing import describe
 from argbeam.settings.recipe_files import shipped_recipes
 from oracles import Tokens, enumerate_sequences
-from own_decoder import GruSeq2Seq, letters_in_order
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]
@@ -66,19 +65,9 @@ def test_the_successors_in_the_docs_admit_every_order_of_different_tokens() -> N
     assert sorted(enumerate_sequences(following, length=3)) == sorted(itertools.permutations(range(3, 6)))
 
 
-def test_the_readmes_program_runs() -> None:
-    """With two batches of examples: learning is the matter of other tests."""
-    (program,) = python_blocks("README.md")
-    data = letters_in_order(8, seed=1)
-    names = {"GruSeq2Seq": GruSeq2Seq, "batches": [data[:4], data[4:]], "test": data}
-    exec(program, names)
-    assert [sorted(out[0]) for out in names["found"].tokens_BNT.tolist()] == [
-        sorted(example.source + (0,) * (9 - len(example.source))) for example in data
-    ]
-
-
 def test_the_readme_has_at_most_a_thousand_words() -> None:
-    assert len(text_of("README.md").split()) <= 1000
+    """As readers see them: without comments."""
+    assert len(re.sub(r"<!--.*?-->", "", text_of("README.md"), flags=re.DOTALL).split()) <= 1000
 
 
 def test_relative_links_lead_somewhere() -> None:

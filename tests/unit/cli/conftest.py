@@ -1,15 +1,11 @@
 """The command in this process, and trained runs for it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from argbeam.cli import app as cli
 from argbeam.settings.recipe_files import load_recipe
-from command import BSO, Command, Result, write_recipe
+from command import BSO, Command, in_process, write_recipe
 from small_runs import finish
 
 
@@ -17,20 +13,7 @@ from small_runs import finish
 def argbeam(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """The command in this process: importing torch anew for each test would take most of the time."""
 
-    def call(*arguments: str | Path, stdin: bytes = b"") -> Result:
-        read, write = os.pipe()
-        with os.fdopen(write, "wb") as end:
-            end.write(stdin)
-        monkeypatch.setattr(sys, "argv", ["argbeam", *map(str, arguments)])
-        capfd.readouterr()
-        with os.fdopen(read, "r") as source, pytest.raises(SystemExit) as exit_:
-            monkeypatch.setattr(sys, "stdin", source)
-            cli.main()
-        out, err = capfd.readouterr()
-        code = exit_.value.code
-        return subprocess.CompletedProcess(list(arguments), code if isinstance(code, int) else 0, out, err)
-
-    return call
+    return in_process(monkeypatch, capfd)
 
 
 @pytest.fixture(scope="session")

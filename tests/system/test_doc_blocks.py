@@ -1,0 +1,57 @@
+"""Every code block of README and docs runs, or says in its source why not and is checked."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import argbeam.demo
+from command import in_process
+from doc_blocks import blocks_of, check_argbeam, run_block
+from small_runs import tiny_demo
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")])
+WITH_BLOCKS = [page for page in PAGES if any(block.language[:1] != "{" for block in blocks_of(page, ROOT))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs of a tiny demo in `demo`."""
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert argbeam.demo.run_demo(tiny_demo(Path("demo"), seed=1), Path("demo"), jobs=1) == 0
+    return folder
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
+def test_every_block_of_the_page_runs_or_says_why_not(
+    page: Path, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(demo, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(argbeam.demo, "demo_recipes", tiny_demo)
+    names: dict[str, Any] = {"__name__": page.stem}
+    for block in blocks_of(page, ROOT):
+        run_block(block, names, in_process(monkeypatch, capfd), ROOT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_sentences_and_tables_have_verbs_options_and_recipes_that_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for command in re.findall(r"`argbeam ([a-z][^`]*)`", text):
+        check_argbeam(shlex.split(re.sub(r"\s+", " ", command).partition(" > ")[0]), whole=False)
+
+
+def test_every_fence_is_that_of_a_block() -> None:
+    for page in PAGES:
+        fences = re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == 2 * sum(not block.hidden for block in blocks_of(page, ROOT)), page
