@@ -55,3 +55,26 @@ def test_every_fence_is_that_of_a_block() -> None:
     for page in PAGES:
         fences = re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert len(fences) == 2 * sum(not block.hidden for block in blocks_of(page, ROOT)), page
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```\nargbeam recipes\n```",
+        "```bash\nmake demo\n```",
+        "```bash\nargbeam recipes demo/nothing\n```",
+        "<!-- not run: slow -->\n```bash\nargbeam train demo/bso --out runs/bso --epochs 3\n```",
+        "<!-- not run: slow -->\n```bash\nargbeam train demo/bso --out runs/bso --set model.hiden=3\n```",
+        "<!-- not run: installs -->\n```bash\npip install 'argbeam[nothing]'\n```",
+        "<!-- recipe: demo/bso -->\n```toml\n[model]\nhiden = 3\n```",
+        "```python\nassert 1 + 1 == 3\n```",
+    ],
+)
+def test_a_block_that_is_wrong_fails(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# A page\n\n{block}\n", encoding="utf-8")
+    (found,) = blocks_of(page, tmp_path)
+    with pytest.raises(Exception):  # noqa: B017 - of whatever finds it
+        run_block(found, {}, in_process(monkeypatch, capfd), ROOT)
