@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -273,5 +274,8 @@ def round_up(length: Length, multiple: int) -> Length:
 def _padded(rows: Iterable[tuple[int, ...]], padding: int, least: int, pad: int) -> Int[Tensor, "B L"]:
     """Rows and `padding` empty rows, padded to the longest, or to `least` tokens."""
     rows = [*rows, *[()] * padding]
-    length = max([least, *map(len, rows)])
-    return torch.tensor([[*row, *[pad] * (length - len(row))] for row in rows], dtype=torch.int64)
+    length_N = np.fromiter(map(len, rows), np.int64, len(rows))
+    length = max(least, int(length_N.max()))
+    padded_NL = np.full((len(rows), length), pad, np.int64)
+    padded_NL[np.arange(length) < length_N[:, None]] = np.fromiter(chain.from_iterable(rows), np.int64)
+    return torch.from_numpy(padded_NL)

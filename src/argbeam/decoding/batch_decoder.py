@@ -121,7 +121,8 @@ class BatchDecoder:
 
 def hypotheses_of(result: SearchResult) -> list[tuple[Hypothesis, ...]]:
     """The outputs of each sentence of a search, best first."""
-    columns = (result.tokens_BNT, result.length_BN, result.score_BN, result.finished_BN)
+    longest = int(result.length_BN.amax()) if result.length_BN.numel() else 0
+    columns = (result.tokens_BNT[..., :longest], result.length_BN, result.score_BN, result.finished_BN)
     return [
         tuple(
             Hypothesis(tuple(tokens[:length]), score, ended)

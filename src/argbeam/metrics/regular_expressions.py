@@ -37,6 +37,7 @@ _EMPTY: Regex = ("cat",)
 _ANY: Regex = ("set", None)  # every character
 
 
+@lru_cache(maxsize=1 << 16)  # most outputs of an epoch are those of the epoch before
 def same_strings(one: str, other: str) -> bool:
     """Whether two expressions stand for the same strings. One that cannot be read equals only itself."""
     if one.split() == other.split():

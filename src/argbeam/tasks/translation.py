@@ -1,7 +1,7 @@
 """Translation and other tasks from text to text: outputs of open length; gold sequences end in the end symbol."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from argbeam.data.batches import Example
@@ -15,7 +15,7 @@ from argbeam.search.constraints.grammar import Unit
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text, Text2TextTask
 from argbeam.settings.models import HuggingFaceModelSettings
-from argbeam.tasks.constraints import ANY_OUTPUT, TargetSide, ValidOutputs, make_constraint
+from argbeam.tasks.constraints import ANY_OUTPUT, TargetSide, ValidOutputs, constraint_of, make_constraint
 from argbeam.tasks.contract import Item, Score, read_all, score_of
 from argbeam.tasks.pretrained import PretrainedTokenizer, pretrained, pretrained_files
 from argbeam.tasks.sources import PairData, stream_pairs
@@ -60,14 +60,18 @@ class Translation:
         source, target = (_learnt_tokenizer(recipe, side) for side in (0, 1))
         task = _task(recipe, (source, target), empty, empty)
         sources, targets, seen = Counter[str](), Counter[str](), set[str]()
+        outputs: dict[tuple[str, ...], None] = {}
+        holds_targets, knows_sources = getattr(constraint_of(recipe), "training_targets", False), task.knows_sources
         for item in task.stream("train", Counter()):
             sources.update(item.source)
             targets.update(item.target)
-            if task.knows_sources:
+            if knows_sources:
                 seen.add(" ".join(item.source))
+            if holds_targets:
+                outputs[item.target] = None
         vocabularies = [build_vocabulary(counts, text) for counts in (sources, targets)]
         task = replace(task, source=vocabularies[0], target=vocabularies[1], seen=frozenset(seen))
-        return task._constrained(recipe, {})
+        return task._constrained(recipe, {}, outputs)
 
     @staticmethod
     def load(recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
@@ -162,7 +166,7 @@ class Translation:
         except DataError as error:
             raise DataError(f"{pair.where}: {error}") from None
         reference = self.tokenizers[1].detokenize(target) if self._normalises else pair.target
-        return replace(item, target=symbols(target, self.settings), reference=reference, where=pair.where)
+        return Item(item.source, item.surface, symbols(target, self.settings), reference, where=pair.where)
 
     @property
     def _normalises(self) -> bool:
@@ -173,12 +177,16 @@ class Translation:
     def _bleu_tokenizer(self) -> str:
         return "none" if self._normalises else "13a"
 
-    def _constrained(self, recipe: Recipe, assets: Mapping[str, bytes]) -> "Translation":
+    def _constrained(
+        self, recipe: Recipe, assets: Mapping[str, bytes], targets: Collection[tuple[str, ...]] = ()
+    ) -> "Translation":
+        """With the recipe's constraint; `targets` are those of the training data, if they are known."""
+
         def line_symbols(line: str) -> tuple[str, ...]:
             return symbols(self.tokenizers[1].tokenize(line), self.settings)
 
-        def training_targets() -> Iterator[tuple[str, ...]]:
-            return (item.target for item in self.stream("train", Counter()))
+        def training_targets() -> Iterable[tuple[str, ...]]:
+            return targets or (item.target for item in self.stream("train", Counter()))
 
         target = TargetSide(self.target, _SPELT[self.unit], line_symbols, training_targets)
         return replace(self, valid=make_constraint(recipe, target, assets))
