@@ -20,7 +20,6 @@ from argbeam.huggingface.captured_loss import CapturedLoss
 from argbeam.huggingface.labels import batch_of
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.models.huggingface.adapt import adapt
-from argbeam.models.huggingface.adapter import WITHOUT_DROPOUT
 from argbeam.models.noise import Noise
 from argbeam.runtime.graph_cache import CudaRecorder
 from argbeam.training.epoch_record import replay_warning
@@ -37,7 +36,8 @@ class SearchTrainer(Seq2SeqTrainer):
     Batches are those of transformers: `input_ids`, `attention_mask` and `labels` of an encoder-decoder; of a causal
     model prompt and completion in one row, the prompt's labels -100. The sum of the loss over an update, in all
     processes and accumulated batches, is divided by its sentences. Evaluation is that of `Seq2SeqTrainer`:
-    cross-entropy, and outputs of `generate` with `predict_with_generate`. The loss runs without dropout.
+    cross-entropy, and outputs of `generate` with `predict_with_generate`. Dropout of hidden
+    units is drawn by argbeam, at the model's own rates: search and replay see one network.
 
     On CUDA loss and gradients are one graph per batch shape, unless `capture` is false or weights are split over
     processes.
@@ -57,12 +57,11 @@ class SearchTrainer(Seq2SeqTrainer):
         network: Any = self.model
         self.loss, self.adapted = loss, adapt(network, others.get("processing_class"))
         self.sums: dict[str, Tensor] = {}
-        self.micro_batches = 0
+        self.update = self.micro_batches = 0
         whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
         recorder = CudaRecorder() if capture and whole and self.args.device.type == "cuda" else None
         self.captured = CapturedLoss(self.adapted, recorder)
         _compute_loss_in_forward(network, self.captured)
-        warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
 
     def compute_loss(
         self, model: Any, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -71,10 +70,12 @@ class SearchTrainer(Seq2SeqTrainer):
             return super().compute_loss(model, dict(inputs), return_outputs)
         batch = batch_of(inputs, self.adapted, multiple=1 if self.captured.graphs is None else _ROUND)
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
-        # Every sentence of an update draws other numbers.
+        if self.update != self.state.global_step:
+            self.update, self.micro_batches = self.state.global_step, 0
+        # Every sentence of an update draws other numbers, as in one batch of all of them.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
         self.micro_batches += 1
-        update = torch.tensor(self.state.global_step, device=sentence_B.device)
+        update = torch.tensor(self.update, device=sentence_B.device)
         noise, batch = Noise(self.args.seed, update, sentence_B), replace(batch, sentence_B=sentence_B)
         step = self.loss.at(int(self.state.epoch or 0))
         total, sums = model(search_loss=step, search_batch=batch, search_noise=noise)
@@ -86,7 +87,7 @@ class SearchTrainer(Seq2SeqTrainer):
     def log(self, logs: dict[str, float], *more: Any, **others: Any) -> None:
         """With violations, gold's share of beams or risks of the loss, and a warning where the replay differs."""
         sums = {name: float(value.sum()) for name, value in self.sums.items()}
-        self.sums, self.micro_batches = {}, 0
+        self.sums = {}
         for part, whole in _LOGGED.items():
             if part in sums:
                 logs[f"{part}_per_{whole.removesuffix('s')}"] = sums[part] / max(1.0, sums[whole])
@@ -107,7 +108,8 @@ class SearchTrainer(Seq2SeqTrainer):
 
 def _compute_loss_in_forward(model: nn.Module, captured: CapturedLoss) -> None:
     """Let `model(search_loss=...)` compute a loss of argbeam; every other call is the model's own."""
-    own = model.forward
+    # A second trainer of the model takes the first one's place.
+    own = getattr(model.forward, "_own", model.forward)
 
     @functools.wraps(own)
     def forward(
@@ -119,8 +121,8 @@ def _compute_loss_in_forward(model: nn.Module, captured: CapturedLoss) -> None:
     ) -> Any:
         if search_loss is None or search_batch is None or search_noise is None:
             return own(*positional, **named)
-        model.eval()  # `Trainer` has just called train()
         out: LossOutput = captured(search_loss, search_batch, search_noise)
         return out.total, dict(out.sums)
 
+    forward._own = own  # type: ignore[attr-defined]
     model.forward = forward

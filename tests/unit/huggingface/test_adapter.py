@@ -1,6 +1,7 @@
 """Adapted models of transformers: steps, given tokens, losses and searches against forwards by transformers itself."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from argbeam.errors import ConfigError
 from argbeam.losses import Bso, CrossEntropy
 from argbeam.losses.crf import Crf
 from argbeam.models.huggingface.adapt import adapt, gold_of
+from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LastScore, LogprobSum
 from argbeam.search.stop_rules import StopTop
 from argbeam.search.successors import Unconstrained
@@ -103,9 +105,10 @@ def test_a_training_step_asks_nothing_of_the_host(family: str) -> None:
     """As on a GPU, where it is captured in a graph: no value is read, nothing is copied from the host."""
     model = adapt(tiny(family))
     batch, loss = make_batch(EXAMPLES, specials=model.specials), Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0)
-    expected = loss(model, batch, None).total.detach()
+    noise = Noise(1, torch.tensor(0), batch.sentence_B)
+    expected = loss(model, batch, noise).total.detach()
     with TapeRecorder().record() as tape:  # raises where the host would read a value
-        total = loss(model, batch, None).total
+        total = loss(model, batch, noise).total
         total.backward()
     tape.replay()
     torch.testing.assert_close(total.detach(), expected)
@@ -166,7 +169,23 @@ def test_special_tokens_are_those_of_generation() -> None:
     assert "without eos_token_id" in refusal(adapt, llama, error=ConfigError)
 
 
-def test_a_network_in_training_mode_runs_without_dropout_and_says_so() -> None:
+@pytest.mark.parametrize("family", ["t5", "bart", "gpt2"])
+def test_dropout_is_one_mask_a_position_in_steps_and_in_one_pass(family: str) -> None:
+    """Replayed scores are the searched ones, and the noise of a sentence is all that they depend on."""
+    rates = {"resid_pdrop": 0.5, "embd_pdrop": 0.5} if family == "gpt2" else {"dropout": 0.5, "dropout_rate": 0.5}
+    model = adapt(tiny(family, **rates))
+    batch, loss = make_batch(EXAMPLES, specials=model.specials), Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0)
+    noise = Noise(1, torch.tensor(0), batch.sentence_B)
+    out, quiet = loss(model, batch, noise), loss(model, batch, None)
+    assert out.sums["violations"] > 3 and out.sums["replay_differs"] == 0
+    assert abs(out.total - quiet.total) > 0.1
+    alone = make_batch(EXAMPLES[2:], size=2, target_length=7, specials=model.specials)
+    rest = make_batch(EXAMPLES[:2], specials=model.specials)
+    parts = [loss(model, part, replace(noise, sentence_B=part.sentence_B)).total for part in (alone, rest)]
+    torch.testing.assert_close(sum(parts), out.total, rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_in_training_mode_without_noise_runs_without_dropout_and_says_so() -> None:
     model = adapt(tiny("t5", dropout_rate=0.5))
     batch, loss = make_batch(EXAMPLES, specials=model.specials), CrossEntropy()
     quiet = loss(model, batch, None).total

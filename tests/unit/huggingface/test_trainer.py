@@ -18,6 +18,7 @@ from argbeam.huggingface.labels import batch_of
 from argbeam.huggingface.trainer import _compute_loss_in_forward
 from argbeam.losses import Bso
 from argbeam.losses.mixer import Baseline, Mixer
+from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.successors import Unconstrained
 from groups import in_group
@@ -77,12 +78,13 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def by_hand(model: Any) -> dict[str, torch.Tensor]:
-    """Two updates of plain gradient descent on the mean of the loss over the sentences."""
+    """Two updates of plain gradient descent on the mean of the loss over the sentences, with the trainer's dropout."""
     adapted = adapt(model)
     batch = make_batch(EXAMPLES, specials=adapted.specials)
-    for _ in range(2):
+    for update in range(2):
         model.zero_grad()
-        (LOSS.at(0)(adapted, batch, None).total / 4).backward()
+        noise = Noise(1, torch.tensor(update), batch.sentence_B)
+        (LOSS.at(0)(adapted, batch, noise).total / 4).backward()
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.grad is not None:

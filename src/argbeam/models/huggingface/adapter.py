@@ -19,6 +19,7 @@ from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.models.attention.cache import seen_by_pairs
 from argbeam.models.huggingface.attention import NAME, Prompt, RowCache, register, see_all
+from argbeam.models.huggingface.dropout import OUTPUT_SITE, SOURCE_SITE, PassMasks, dropping
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 
@@ -26,7 +27,7 @@ ENCODER_DECODERS = (
     *("T5ForConditionalGeneration", "BartForConditionalGeneration", "MBartForConditionalGeneration"),
     *("MarianMTModel", "PegasusForConditionalGeneration", "M2M100ForConditionalGeneration"),
 )
-WITHOUT_DROPOUT = "argbeam runs models of transformers without dropout (eval()): search and replay see one network"
+WITHOUT_DROPOUT = "a network in training mode, and no Noise to draw its dropout by: it runs without dropout (eval())"
 CAUSAL = ("GPT2LMHeadModel", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
@@ -34,7 +35,8 @@ class HuggingFaceModel(nn.Module):
     """A model of transformers, or of peft, with what every step of a search and every loss needs.
 
     Its own weights are `network`'s, so that training it trains the network. `decoder_prompt` is what the decoder of an
-    encoder-decoder reads before an output. Dropout is off: search and replay see one network.
+    encoder-decoder reads before an output. Dropout of hidden units is drawn by the noise, at the network's own rates:
+    search and replay see one network.
     """
 
     def __init__(self, network: nn.Module, *, specials: SpecialTokens, decoder_prompt: Sequence[int]) -> None:
@@ -49,15 +51,19 @@ class HuggingFaceModel(nn.Module):
         if self.network.training:
             # Dropout of transformers is drawn anew in every call: search and replay would see two networks.
             self.network.eval()
-            warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
+            if noise is None:
+                warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
         source_BS, length_B = batch.source_BS, batch.source_length_B
         base = plain_model(self.network)
         position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
         output_BH = _precise(output_layer(base).weight.new_zeros(len(source_BS), base.config.hidden_size))
-        shared: dict[str, Any] = {}
+        masks = None if noise is None else PassMasks(noise, SOURCE_SITE, source_BS.shape[1])
+        steps = batch.target_BT.shape[1] + len(self.decoder_prompt)
+        shared: dict[str, Any] = {"masks": None if noise is None else PassMasks(noise, OUTPUT_SITE, steps)}
         if self.crosses:
             real_B11S = (position_S < length_B[:, None])[:, None, None]
-            found = base.get_encoder()(input_ids=source_BS, attention_mask=real_B11S)
+            with dropping(masks):
+                found = base.get_encoder()(input_ids=source_BS, attention_mask=real_B11S)
             shared |= {"memory": found.last_hidden_state, "real": real_B11S}
             # Filled on the device: a copy from the host could not be captured.
             prompt_BP = torch.cat([source_BS.new_full((len(source_BS), 1), token) for token in self.decoder_prompt], 1)
@@ -65,7 +71,8 @@ class HuggingFaceModel(nn.Module):
         else:
             last_B1 = length_B[:, None] - 1
             shared |= {"prompt": source_BS.gather(1, last_B1), "first": last_B1}
-            shared["prompts"] = self._prompts(source_BS[:, :-1], position_S[:-1] < last_B1)
+            with dropping(masks):
+                shared["prompts"] = self._prompts(source_BS[:, :-1], position_S[:-1] < last_B1)
         return State(shared, {"output": output_BH})
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
@@ -78,7 +85,8 @@ class HuggingFaceModel(nn.Module):
             layers.append((own[f"key {len(layers)}"], own[f"value {len(layers)}"]))
         before = layers[0][0].shape[2] if layers else 0
         mask_11QA = _causal(tokens_NT.shape[1], tokens_NT.device) if tokens_NT.shape[1] > 1 else None
-        output_NTH, layers, cross = self._read(shared, tokens_NT, layers, before, mask_11QA)
+        with dropping(shared["masks"], before):
+            output_NTH, layers, cross = self._read(shared, tokens_NT, layers, before, mask_11QA)
         hypothesis = {"output": output_NTH[:, -1]}
         for i, (key, value) in enumerate(layers):
             hypothesis |= {f"key {i}": key, f"value {i}": value}
@@ -123,7 +131,8 @@ class HuggingFaceModel(nn.Module):
             mask = _causal(tokens_NX.shape[1], tokens_NX.device)
         else:
             mask = seen_by_pairs(F.pad(restarted_TB, (0, 0, extra, 0)))[:, None]
-        output_NXH, _, _ = self._read(state.sentence, tokens_NX, [], 0, mask)
+        with dropping(state.sentence["masks"]):
+            output_NXH, _, _ = self._read(state.sentence, tokens_NX, [], 0, mask)
         return output_NXH[:, extra:].transpose(0, 1)
 
     def initialise(self, *, bound: float | None, generator: torch.Generator) -> None:
