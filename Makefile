@@ -8,12 +8,17 @@ STAMP = $(VENV)/.ready
 
 setup: $(STAMP)
 
-# torch goes first and by its exact version: a build that is there already is taken, and nothing newer is looked for.
+# Modules are compiled when something first imports them, and once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+
+# pip comes first: old versions take twice as long. torch comes next and by its exact version: a build that is there
+# already is taken, and nothing newer is looked for.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(INSTALL) pip
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)" hatchling editables
+	$(INSTALL) --no-build-isolation -e '.[dev]'
 	touch $@
 
 demo: setup
