@@ -29,7 +29,7 @@ from transformers import logging as transformers_logging
 from argbeam import Bso, Example, LogprobSum, Trie, Unconstrained, make_batch
 from argbeam.data.batches import Batch
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.huggingface import SearchTrainer, adapt
+from argbeam.huggingface import SearchTrainer, adapt, search_by
 from argbeam.models.huggingface.adapter import HuggingFaceModel
 from argbeam.reports.table import table
 from argbeam.runtime.graph_cache import CudaRecorder
@@ -151,16 +151,13 @@ class Decoding:
         lengths = (rng.randint(1, LONGEST_ENTRY) for _ in range(self.sizes.entries))
         self.entries = [[draw() for _ in range(length)] for length in lengths]
 
-    def adapted(self) -> HuggingFaceModel:
-        return adapt(self.network)
-
     def batch(self, model: HuggingFaceModel) -> Batch:
         examples = [Example(tuple(row), (), i) for i, row in enumerate(self.source.tolist())]
         return make_batch(examples, specials=model.specials).to(DEVICE)
 
     def ours(self, steps: int, *, capture: bool, trie: bool = False, open_length: bool = False) -> Call:
         """Our search of a fixed length or, with an end symbol, of so many steps whatever has ended."""
-        model = self.adapted()
+        model = adapt(self.network)
         successors: Successors = Unconstrained(model.vocabulary, end_symbol=open_length)
         if trie:
             successors = Trie.of(self.entries, vocabulary=model.vocabulary, specials=model.specials)
@@ -178,6 +175,12 @@ class Decoding:
             return "" if failure is None else f"not captured: {failure}"
 
         return call
+
+    def by_generate(self, steps: int) -> Call:
+        """Our search where users call it; random weights hardly ever end an output."""
+        decode, mask = search_by(), torch.ones_like(self.source)
+        options: dict[str, Any] = {"max_new_tokens": steps, "num_beams": BEAM, "do_sample": False}
+        return lambda: self.network.generate(self.source, attention_mask=mask, custom_generate=decode, **options)
 
     def theirs(self, steps: int, *, static: bool = False, trie: bool = False, **more: Any) -> Call:
         """`generate`: its attention is that of transformers, not ours."""
@@ -221,6 +224,7 @@ def parts(sizes: Sizes, decoding: Decoding) -> dict[str, list[System]]:
         f"decoding, {steps} tokens": [
             System("argbeam, captured", lambda: decoding.ours(steps, capture=True)),
             System("argbeam, eager", lambda: decoding.ours(steps, capture=False)),
+            System("generate by argbeam's search", lambda: decoding.by_generate(steps)),
             System("generate, dynamic cache", lambda: decoding.theirs(steps)),
         ],
         f"trie, {short} tokens": [
@@ -271,7 +275,8 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     torch.set_float32_matmul_precision("high")
     sizes = TINY if asked.tiny else Sizes()
-    found: dict[str, Any] = {"sizes": asdict(sizes), "device": name_of_device(), "torch": torch.__version__}
+    name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
+    found: dict[str, Any] = {"sizes": asdict(sizes), "device": name, "torch": torch.__version__}
     for part, systems in parts(sizes, Decoding(sizes)).items():
         measure(systems, rounds=asked.rounds, seconds=asked.seconds)
         first = systems[0].median
@@ -288,10 +293,6 @@ def main() -> None:
         table(("system", "ms", "ratio", "note"), rows, title=part)
         if asked.out:
             Path(asked.out).write_text(json.dumps(found, indent=1))
-
-
-def name_of_device() -> str:
-    return torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
 
 
 if __name__ == "__main__":

@@ -9,14 +9,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
+from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.errors import ConfigError
-from argbeam.huggingface.labels import to_the_left
+from argbeam.huggingface.labels import ROUND, to_the_left
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.huggingface.adapter import HuggingFaceModel
+from argbeam.runtime import device as devices
+from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import NEVER, LogprobSum
-from argbeam.search.search import beam_search
+from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Successors, Unconstrained, allowed_tokens
+from argbeam.settings import Runtime
 
 AllowedTokens = Callable[[int, Tensor], Sequence[int]]
 """transformers' `prefix_allowed_tokens_fn`: the tokens that may follow, by the sentence's number and all ids so far."""
@@ -28,12 +32,14 @@ _KNOWN = {
 }
 
 
-def search_by(successors: Successors | None = None) -> Callable[..., Any]:
+def search_by(successors: Successors | None = None, *, capture: bool = True) -> Callable[..., Any]:
     """`model.generate(..., custom_generate=search_by(trie))` decodes with argbeam's search and these successors.
 
     Beam, number of outputs, lengths, length penalty and special tokens are those of `generate`, and so are the outputs
-    of `early_stopping="never"`. `prefix_allowed_tokens_fn` becomes successors too.
+    of `early_stopping="never"`. `prefix_allowed_tokens_fn` becomes successors too. On CUDA searches are captured in
+    graphs when a shape is met for the second time: keep the function for the next call.
     """
+    searches = _Searches(capture=capture)
 
     def decode(
         model: Any,
@@ -51,23 +57,20 @@ def search_by(successors: Successors | None = None) -> Callable[..., Any]:
         prompt = input_ids[0].tolist() if model.config.is_encoder_decoder else ()
         forced = settings.forced_bos_token_id
         prompt = (*prompt, forced) if prompt and forced is not None else prompt
-        adapted = adapt(model, decoder_prompt=prompt, generation_config=settings)
+        adapted = searches.known(adapt(model, decoder_prompt=prompt, generation_config=settings))
         mask_NX = model_kwargs.get("attention_mask")
         mask_BX = None if mask_NX is None else mask_NX[:: expanded // sources]
         batch = _sources(inputs_tensor, mask_BX, adapted)
         limit = settings.max_length - read - (forced is not None) - (settings.forced_eos_token_id is not None)
-        result = beam_search(
-            adapted,
-            adapted.encode(batch, None),
-            _successors(successors, logits_processor, adapted).start(batch),
-            beam_size=settings.num_beams,
-            length_B=torch.full_like(batch.source_length_B, limit),
-            steps=limit,
-            rule=LogprobSum(settings.length_penalty),
-            stop=StopBest(cut_off=True),
+        beam = SearchSettings(
+            settings.num_beams,
+            LogprobSum(settings.length_penalty),
+            StopBest(cut_off=True),
             n_best=settings.num_return_sequences,
             specials=adapted.specials,
         )
+        search = Search(adapted, _successors(successors, logits_processor, adapted), beam)
+        result = searches.run(search, batch, limit)
         tokens_NT = result.tokens_BNT.flatten(0, 1)
         if settings.forced_eos_token_id is not None:
             tokens_NT = torch.nn.functional.pad(tokens_NT, (0, 1), value=adapted.specials.pad)
@@ -77,9 +80,37 @@ def search_by(successors: Successors | None = None) -> Callable[..., Any]:
         before_BX = torch.tensor(adapted.decoder_prompt, device=tokens_NT.device) if prompt else inputs_tensor
         before_NX = before_BX.expand(sources, -1).repeat_interleave(settings.num_return_sequences, 0)
         sequences = torch.cat([before_NX, tokens_NT[:, : max(1, int(result.length_BN.max()) + 1)]], 1)
-        return _output(model, sequences, result.score_BN.flatten(), settings)
+        return _output(model, sequences, result.score_BN.flatten().clone(), settings)
 
     return decode
+
+
+class _Searches:
+    """The searches of one function for `generate`, captured where they can be, and their models."""
+
+    def __init__(self, *, capture: bool) -> None:
+        self.capture = capture
+        self.captured: CapturedSearch | None = None
+        self.models: list[HuggingFaceModel] = []
+
+    def known(self, model: HuggingFaceModel) -> HuggingFaceModel:
+        """The model of an earlier call, if it was the same: its graphs are those of this one."""
+        wanted = (model.decoder_prompt, model.specials)
+        for other in self.models:
+            if other.network is model.network and (other.decoder_prompt, other.specials) == wanted:
+                return other
+        self.models.append(model)
+        return model
+
+    def run(self, search: Search, batch: Batch, limit: int) -> SearchResult:
+        length_B = torch.full_like(batch.source_length_B, limit)
+        # A function in Python cannot be captured.
+        wanted = Runtime(capture=self.capture and not isinstance(search.successors, AllowedByFunction))
+        recorder = devices.make_recorder(wanted, length_B.device)
+        if recorder is None:
+            return search(batch, length_B, steps=limit)
+        self.captured = self.captured or CapturedSearch(recorder)
+        return self.captured(search, batch, length_B, steps=limit)
 
 
 @dataclass(frozen=True)
@@ -157,7 +188,7 @@ def _check(settings: Any, processors: Any) -> None:
 
 def _sources(ids_BX: Tensor, mask_BX: Tensor | None, model: HuggingFaceModel) -> Batch:
     real_BX = torch.ones_like(ids_BX, dtype=torch.bool) if mask_BX is None else mask_BX.bool()
-    source_BS, length_B = to_the_left(ids_BX, real_BX, model.specials.pad)
+    source_BS, length_B = to_the_left(ids_BX, real_BX, model.specials.pad, multiple=ROUND if ids_BX.is_cuda else 1)
     zero_B = torch.zeros_like(length_B)
     return Batch(source_BS, length_B, source_BS[:, :0], zero_B, torch.arange(len(zero_B)).to(zero_B), model.specials)
 

@@ -15,6 +15,8 @@ from argbeam.search.live_rows import host_may_look
 
 # The label of a position without a gold token.
 IGNORED = -100
+# Lengths of batches for CUDA graphs are multiples of it, so that few shapes occur.
+ROUND = 8
 
 
 def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: int = 1) -> Batch:

@@ -17,17 +17,16 @@ from transformers import Seq2SeqTrainer
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError, DataError
 from argbeam.huggingface.captured_loss import CapturedLoss
-from argbeam.huggingface.labels import batch_of
+from argbeam.huggingface.labels import ROUND, batch_of
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.noise import Noise
-from argbeam.runtime.graph_cache import CudaRecorder
+from argbeam.runtime import device as devices
+from argbeam.settings import Runtime
 from argbeam.training.epoch_record import replay_warning
 
 # Sums of the loss that `Trainer` logs, divided by those beside them.
 _LOGGED = {"violations": "words", "gold_on_beam": "sentences", "risk": "sentences"}
-# Lengths of captured batches are multiples of it, so that few shapes occur.
-_ROUND = 8
 
 
 class SearchTrainer(Seq2SeqTrainer):
@@ -58,9 +57,8 @@ class SearchTrainer(Seq2SeqTrainer):
         self.loss, self.adapted = loss, adapt(network, others.get("processing_class"))
         self.sums: dict[str, Tensor] = {}
         self.update = self.micro_batches = 0
-        whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
-        recorder = CudaRecorder() if capture and whole and self.args.device.type == "cuda" else None
-        self.captured = CapturedLoss(self.adapted, recorder)
+        wanted = Runtime(capture=capture and not (self.is_fsdp_enabled or self.is_deepspeed_enabled))
+        self.captured = CapturedLoss(self.adapted, devices.make_recorder(wanted, self.args.device))
         _compute_loss_in_forward(network, self.captured)
 
     def compute_loss(
@@ -68,7 +66,7 @@ class SearchTrainer(Seq2SeqTrainer):
     ) -> Any:
         if return_outputs or num_items_in_batch is None:
             return super().compute_loss(model, dict(inputs), return_outputs)
-        batch = batch_of(inputs, self.adapted, multiple=1 if self.captured.graphs is None else _ROUND)
+        batch = batch_of(inputs, self.adapted, multiple=1 if self.captured.graphs is None else ROUND)
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         if self.update != self.state.global_step:
             self.update, self.micro_batches = self.state.global_step, 0

@@ -12,12 +12,14 @@ from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import ConfigError
 from argbeam.huggingface import AllowedByFunction, SuccessorsProcessor, adapt, search_by
+from argbeam.runtime import device as devices
 from argbeam.search.constraints.trie import Trie
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Unconstrained
 from refusals import refusal
+from tape import TapeRecorder
 from tiny_transformers import FAMILIES, VOCABULARY, tiny
 
 IDS = torch.tensor([[4, 5, 6], [7, 8, 8]])
@@ -76,6 +78,21 @@ def test_a_saved_model_gives_by_generate_what_our_search_gives(family: str, tmp_
     read = 1 if family == "t5" else 3
     for one, other in zip(ours.tolist(), theirs.tolist(), strict=True):
         assert cut(one[read:], [EOS]) == cut(other[read:], [EOS])
+
+
+def test_generate_replays_captured_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of a shape runs eagerly, the second one records; other sources give other outputs."""
+    network, recorder, decode = tiny("t5"), TapeRecorder(), search_by()
+    others = torch.tensor([[5, 4, 8], [6, 4, 4]])
+    options = BEST | {"suppress_tokens": [PAD], "return_dict_in_generate": True}
+    expected = [network.generate(ids, custom_generate=search_by(), **options) for ids in (IDS, others)]
+    monkeypatch.setattr(devices, "make_recorder", lambda runtime, device: recorder)
+    network.generate(IDS, custom_generate=decode, **options)
+    found = [network.generate(ids, custom_generate=decode, **options) for ids in (IDS, others)]
+    assert len(recorder.tapes) > 0 and not torch.equal(found[0].sequences, found[1].sequences)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.sequences, other.sequences)
+        torch.testing.assert_close(one.sequences_scores, other.sequences_scores)
 
 
 def test_generate_decodes_a_padded_batch_by_our_search() -> None:

@@ -13,12 +13,11 @@ from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
 from argbeam.huggingface import SearchTrainer, adapt
-from argbeam.huggingface.captured_loss import CapturedLoss
 from argbeam.huggingface.labels import batch_of
-from argbeam.huggingface.trainer import _compute_loss_in_forward
 from argbeam.losses import Bso
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.models.noise import Noise
+from argbeam.runtime import device as devices
 from argbeam.search.score_rules import LogprobSum
 from argbeam.search.successors import Unconstrained
 from groups import in_group
@@ -99,12 +98,11 @@ def test_an_update_is_the_gradient_of_the_mean_over_the_sentences(family: str, a
     torch.testing.assert_close(weights_of(model), by_hand(tiny(family)), rtol=1e-6, atol=1e-6)
 
 
-def test_captured_losses_train_as_eager_ones(tmp_path: Path) -> None:
+def test_captured_losses_train_as_eager_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Padded to multiples of 8, accumulated; a graph is recorded at the second batch of a shape and replayed then."""
     model, recorder = tiny("t5"), TapeRecorder()
+    monkeypatch.setattr(devices, "make_recorder", lambda runtime, device: recorder)
     trainer = trainer_of(model, tmp_path, size=2, accumulate=2)
-    trainer.captured = CapturedLoss(trainer.adapted, recorder)
-    _compute_loss_in_forward(model, trainer.captured)
     trainer.train()
     assert trainer.captured.failure is None and [tape.replays for tape in recorder.tapes] == [3]
     torch.testing.assert_close(weights_of(model), by_hand(tiny("t5")), rtol=1e-6, atol=1e-6)
