@@ -7,6 +7,7 @@ import torch
 
 from argbeam.data.batches import Batch, Example, in_order_of_length, make_batch
 from argbeam.decoding.batch_decoder import BatchDecoder, Hypothesis, hypotheses_of
+from argbeam.losses.replay import shifted
 from argbeam.models.contract import Attends
 from argbeam.search.constraints.forced import Forced
 from argbeam.search.gold import EarlyUpdate, Gold, Policy
@@ -176,14 +177,11 @@ def _attention(
     if outputs is not None:
         examples = [replace(example, target=output) for example, output in zip(examples, outputs, strict=True)]
     batch = make_batch(examples, specials=specials).to(decoder.device)
-    state, read_N = model.encode(batch, None), torch.full_like(batch.target_length_B, specials.bos)
-    steps = []
-    for token_N in batch.target_BT.unbind(1):
-        state = model.step(state, read_N)
-        steps.append(model.attention(state).tolist())
-        read_N = token_N
+    if not batch.target_BT.shape[1]:
+        return [[] for _ in examples]
+    weights = model.attention(batch, shifted(batch.target_BT, specials.bos)).tolist()
     sizes = zip(batch.target_length_B.tolist(), batch.source_length_B.tolist(), strict=True)
-    return [[steps[t][i][:width] for t in range(length)] for i, (length, width) in enumerate(sizes)]
+    return [[row[:width] for row in weights[i][:length]] for i, (length, width) in enumerate(sizes)]
 
 
 def _rows(batch: Batch) -> Iterator[tuple[list[int], int]]:

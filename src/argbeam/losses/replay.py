@@ -30,7 +30,7 @@ def gold_outputs(
     model: Model, state: State, gold_BT: Int[Tensor, "B T"], specials: SpecialTokens = STANDARD
 ) -> Float[Tensor, "B T H"]:
     """Input of the output layer before each gold token, after the gold tokens before it."""
-    return unroll(model, state, _shifted(gold_BT, specials.bos).T).transpose(0, 1)
+    return unroll(model, state, shifted(gold_BT, specials.bos).T).transpose(0, 1)
 
 
 def unroll(
@@ -88,9 +88,9 @@ def replay(
     """
     batch, steps = gold_BT.shape
     state = state.repeated(2)  # gold in even rows, rival in odd ones
-    read_gold_BT = _shifted(gold_BT, specials.bos)
-    restarted_BT = _shifted(restart_BT.long(), 0).bool()
-    read_rival_BT = torch.where(restarted_BT, read_gold_BT, _shifted(rival_BT, specials.bos))
+    read_gold_BT = shifted(gold_BT, specials.bos)
+    restarted_BT = shifted(restart_BT.long(), 0).bool()
+    read_rival_BT = torch.where(restarted_BT, read_gold_BT, shifted(rival_BT, specials.bos))
     read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
     outputs_TNH = unroll(model, state, read_TN, restarted_BT.T)
     output_XH = outputs_TNH.flatten(0, 1)
@@ -122,7 +122,7 @@ def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"
     sum_BX = F.pad(score_BT.cumsum(1), (1, 0))
     first_T = torch.arange(1, score_BT.shape[1] + 1, device=score_BT.device)
     # Column t's segment begins after the last restart among the columns before t.
-    begin_BT = _shifted(torch.where(restart_BT, first_T, 0), 0).cummax(1).values
+    begin_BT = shifted(torch.where(restart_BT, first_T, 0), 0).cummax(1).values
     return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
 
 
@@ -148,6 +148,6 @@ def _logprobs(model: Model, output_XH: Float[Tensor, "X H"], token_X: Int[Tensor
     return in_parts(of_rows, output_XH, token_X)
 
 
-def _shifted(x_BT: Tensor, first: int) -> Tensor:
+def shifted(x_BT: Tensor, first: int) -> Tensor:
     """Every column moved to the next one; `first` before the first."""
     return torch.cat([torch.full_like(x_BT[:, :1], first), x_BT[:, :-1]], 1)

@@ -78,10 +78,13 @@ class Shortcuts(Protocol):
 
 @runtime_checkable
 class Attends(Protocol):
-    """Optional, for pictures: where a model looked."""
+    """Optional, for pictures: where a model looks. Neither search nor training calls it."""
 
-    def attention(self, state: State) -> Float[Tensor, "N S"]:
-        """Weights over the source, of the step that led to this state."""
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        """Weights over the source at the step that reads each of these tokens; the first of a row is `bos`.
+
+        They add up to 1, or to less where a model looks at its own tokens too.
+        """
 
 
 class Network(Model, Protocol):

@@ -11,7 +11,7 @@ of source word j's vector x_j and its position's vector:
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
@@ -56,6 +56,14 @@ class ConvSeq2Seq(EncoderDecoder):
         context_NE, _ = PlainSteps.attention(h_NH, attended)
         x_NI = torch.cat([self.decoder.embedding(tokens_N), context_NE.to(h_NH.dtype)], 1)
         return self.decoder.read(state, x_NI[None])[1]
+
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        state, found = self.encode(batch, None), []
+        for read_B in read_BT.unbind(1):
+            h_BH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
+            found.append(PlainSteps.attention(h_BH, state.sentence["attended"])[1])
+            state = self.step(state, read_B)
+        return torch.stack(found, 1)
 
 
 class ConvEncoder(nn.Module):

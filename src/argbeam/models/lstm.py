@@ -84,9 +84,13 @@ class LstmSeq2Seq(EncoderDecoder):
     ) -> State:
         return self.decoder.step(state, tokens_X, rows_X, places)
 
-    def attention(self, state: State) -> Float[Tensor, "N S"]:
-        top_NH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
-        return steps_for(top_NH).attention(top_NH, state.sentence["attended"])[1]
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        state, found = self.encode(batch, None), []
+        for read_B in read_BT.unbind(1):
+            state = self.step(state, read_B)
+            top_BH = state.hypothesis[f"h_{self.decoder.layers - 1}"]
+            found.append(steps_for(top_BH).attention(top_BH, state.sentence["attended"])[1])
+        return torch.stack(found, 1)
 
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None

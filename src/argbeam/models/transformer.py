@@ -76,6 +76,9 @@ class Transformer(StepsWithCache):
         sources = [layer.source_memory(memory_BSH) for layer in self.decoder.layers]
         return self.decoder.start(batch, noise, dropout=self.dropout, sources=sources)
 
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        return self.decoder.attention(self.encode(batch, None), read_BT)
+
 
 class SourceVectors(nn.Module):
     """The vectors of source tokens."""
@@ -112,6 +115,9 @@ class TransformerLm(StepsWithCache):
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         prompts = read_source(self.decoder, self.encoder.embedding, batch, noise, self)[1]
         return self.decoder.start(batch, noise, dropout=self.dropout, prompts=prompts)
+
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        return self.decoder.attention(self.encode(batch, None), read_BT)
 
 
 def read_source(

@@ -150,7 +150,8 @@ function panel(run, about, view, r) {
     make("p", {}, story(run, view)), tree,
     make("details", { open: "" }, make("summary", {}, `outputs at beam ${data.beam}`), make("table", {},
       make("tr", {}, make("th", {}, ""), make("th", {}, "score"), make("th", {}, "output")), ...outputs, ...gold)),
-    ...(run.attention ? [attention("output", run, run.output), attention("gold", run, run.gold)] : []));
+    ...(run.attention ? [attention("output", run, run.output), attention("gold", run, run.gold)] : []),
+    ...(data.attention && !about.attends ? [make("p", { class: "note" }, `This model (${about.model}) has no attention to show.`)] : []));
 }
 
 // Attention: a row for each token, a column for each token of the source; the darker, the more.

@@ -10,6 +10,7 @@ from argbeam.decoding.batch_decoder import item_of
 from argbeam.decoding.inspection import Inspected, TrainingSearch, inspect_examples, next_tokens, steps_lost
 from argbeam.errors import DataError
 from argbeam.losses import POLICIES
+from argbeam.models.contract import Attends
 from argbeam.runs.load import Run
 from argbeam.search.gold import Restart
 from argbeam.search.recorder import TreeStep
@@ -85,7 +86,8 @@ def inspect_runs(
         {"source": " ".join(item.surface), "gold": item.reference or " ".join(item.target), "runs": list(row)}
         for item, *row in zip(inputs[0], *columns, strict=True)
     ]
-    named = {"split": request.split, "beam": max(request.beams), "runs": described, "sentences": sentences}
+    named = {"split": request.split, "beam": max(request.beams), "attention": request.attention}
+    named |= {"runs": described, "sentences": sentences}
     return {"argbeam": __version__, **named, "tokens": tokens.texts}
 
 
@@ -190,6 +192,7 @@ def _described(
         "right": sum(bool(one.hypotheses) and one.hypotheses[0].tokens == e.target for one, e in with_gold),
         "search_errors": sum(_is_search_error(one, example) for one, example in with_gold),
         "lost": lost,
+        "attends": isinstance(run.model, Attends),
     }
 
 

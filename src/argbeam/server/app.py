@@ -84,7 +84,8 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
 
     async def inspect(request: Request) -> Response:
         asked = await _parsed(InspectBody, request, limits)
-        searched = InspectRequest((asked.beam or run.recipe.decode.beam,), lines=[asked.line], prefix=asked.prefix)
+        beams = (asked.beam or run.recipe.decode.beam,)
+        searched = InspectRequest(beams, lines=[asked.line], prefix=asked.prefix, attention=True)
         work = queue.call(lambda: inspect_runs([run], [searched.items(run)], searched))
         return JSONResponse(await in_time(work))
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from argbeam.data.batches import Example, make_batch
-from argbeam.data.vocabulary import EOS, SpecialTokens
+from argbeam.data.vocabulary import BOS, EOS, SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.losses import Bso, CrossEntropy
 from argbeam.losses.crf import Crf
+from argbeam.losses.replay import shifted
 from argbeam.models.huggingface.adapt import adapt, gold_of
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LastScore, LogprobSum
@@ -230,3 +231,29 @@ def test_outside_of_argbeam_attention_is_ordinary() -> None:
     before = model.generate(ids, attention_mask=(ids != 0).long(), num_beams=3, max_new_tokens=6)
     adapt(model)
     assert torch.equal(model.generate(ids, attention_mask=(ids != 0).long(), num_beams=3, max_new_tokens=6), before)
+
+
+@every_family
+def test_attention_is_that_of_a_full_forward_of_the_sentence_alone(family: str) -> None:
+    """The last layer's weights over the source as transformers returns them; padding has none, and searches go on."""
+    model, full = pair(family)
+    full.network.set_attn_implementation("eager")
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    read_BT = shifted(batch.target_BT, BOS)
+    with torch.no_grad():
+        before = model.scores(model.output(model.step(model.encode(batch, None), read_BT[:, 0]))[None])
+        found_BTS = model.attention(batch, read_BT)
+        for example, found_TS in zip(EXAMPLES, found_BTS, strict=True):
+            source_1S, length = torch.tensor([example.source]), len(example.target)
+            read_1T = shifted(torch.tensor([example.target]), BOS)
+            if full.network.config.is_encoder_decoder:
+                weights = full.network(input_ids=source_1S, decoder_input_ids=read_1T, output_attentions=True)
+                expected_TS = weights.cross_attentions[-1][0].mean(0)
+            else:
+                whole_1X = torch.cat([source_1S, read_1T[:, 1:]], 1)
+                weights = full.network(input_ids=whole_1X, output_attentions=True)
+                expected_TS = weights.attentions[-1][0].mean(0)[-length:, : len(example.source)]
+            torch.testing.assert_close(found_TS[:length, : len(example.source)], expected_TS, rtol=0, atol=1e-6)
+            assert not found_TS[:, len(example.source) :].any()
+        after = model.scores(model.output(model.step(model.encode(batch, None), read_BT[:, 0]))[None])
+    assert torch.equal(after, before)

@@ -33,6 +33,7 @@ from small_models import (
     TARGETS,
     Made,
     batch_of,
+    conv_model,
     every_model,
     examples,
     language_model,
@@ -350,15 +351,30 @@ def test_a_stopped_run_of_any_model_goes_on_to_the_same_weights(kind: str, tmp_p
 def test_attention_weights_are_those_that_made_the_output_vector() -> None:
     """o = tanh(W_c [sum of alpha_j m_j; h]), with the memory m and the top layer's h."""
     model = small_lstm(layers=2, dropout=0.0)
-    state = model.encode(make_batch([Example((4, 5, 6), (), 0), Example((7,), (), 1)]), None).repeated(2)
+    batch = make_batch([Example((4, 5, 6), (), 0), Example((7,), (), 1)])
+    state, read_BT = model.encode(batch, None), torch.tensor([[2, 4], [2, 6]])
     with torch.no_grad():
-        for tokens in ([2, 2, 2, 2], [4, 5, 6, 7]):
-            state = model.step(state, torch.tensor(tokens))
-        alpha_BRS = model.attention(state).view(2, 2, 3)
-        context_NH = (alpha_BRS @ state.sentence["attended"].memory_BSE).flatten(0, 1)
-        expected_NH = model.decoder.combine(torch.cat([context_NH, state.hypothesis["h_1"]], 1)).tanh()
-    torch.testing.assert_close(model.output(state), expected_NH)
-    assert alpha_BRS[1].tolist() == [[1.0, 0.0, 0.0]] * 2
+        for read_B in read_BT.unbind(1):
+            state = model.step(state, read_B)
+        alpha_BTS = model.attention(batch, read_BT)
+        context_BH = (alpha_BTS[:, 1:] @ state.sentence["attended"].memory_BSE)[:, 0]
+        expected_BH = model.decoder.combine(torch.cat([context_BH, state.hypothesis["h_1"]], 1)).tanh()
+    torch.testing.assert_close(model.output(state), expected_BH)
+    assert alpha_BTS[1].tolist() == [[1.0, 0.0, 0.0]] * 2
+
+
+def test_the_convolutional_model_attends_by_the_state_before_a_token() -> None:
+    """With one layer the input of the LSTM is [vector of the token; sum of alpha_j x_j], x the source's vectors."""
+    model, batch = conv_model(), batch_of()
+    read_BT = torch.tensor([[2, 4], [2, 5], [2, 6]])
+    with torch.no_grad():
+        alpha_BTS = model.attention(batch, read_BT)
+        before = model.step(model.encode(batch, None), read_BT[:, 0])
+        context_BE = (alpha_BTS[:, 1:] @ model.encoder.embedding(batch.source_BS))[:, 0]
+        x_BI = torch.cat([model.decoder.embedding(read_BT[:, 1]), context_BE], 1)
+        expected_BH = model.output(model.decoder.read(before, x_BI[None])[1])
+    torch.testing.assert_close(model.output(model.step(before, read_BT[:, 1])), expected_BH)
+    assert alpha_BTS[1].tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0]] * 2
 
 
 # They learn.

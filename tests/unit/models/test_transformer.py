@@ -3,6 +3,7 @@
 import math
 from functools import cache, partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS
-from argbeam.losses.replay import score
+from argbeam.losses.replay import score, shifted
 from argbeam.models import Transformer, TransformerLm
 from argbeam.models.attention.layers import Positions, TransformerLayer
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
@@ -106,6 +107,29 @@ def test_the_model_is_that_of_torch_s_layers(make: Any, by_torch: Any, layers: i
         for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
             expected_TV = by_torch(model, source, target)
             torch.testing.assert_close(scores_BTV[b, : len(target)], expected_TV, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    ("make", "by_torch"), [(transformer_model, encoder_decoder_by_torch), (transformer_lm_model, decoder_by_torch)]
+)
+def test_attention_is_that_of_torch_s_last_layer(make: Any, by_torch: Any, layers: int) -> None:
+    """The mean of the heads; of the decoder alone, what its own tokens look at in the prompt."""
+    plain, weights = nn.MultiheadAttention.forward, list[Tensor]()
+
+    def watched(module: nn.MultiheadAttention, *inputs: Tensor, **how: Any) -> Any:
+        found = plain(module, *inputs, **how | {"need_weights": True})
+        weights.append(found[1])
+        return found
+
+    model, batch = make(layers=layers), batch_of()
+    found_BTS = model.attention(batch, shifted(batch.target_BT, BOS))
+    for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        with patch.object(nn.MultiheadAttention, "forward", watched):  # with gradient: without it torch has a short cut
+            by_torch(model, source, target)
+        expected_TS = weights[-1][0, -len(target) :, : len(source)]
+        torch.testing.assert_close(found_BTS[b, : len(target), : len(source)], expected_TS, rtol=0, atol=1e-12)
+        assert not found_BTS[b, :, len(source) :].any()
 
 
 @pytest.mark.parametrize("make", [transformer_model, transformer_lm_model])

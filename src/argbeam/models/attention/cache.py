@@ -7,6 +7,7 @@ and 3. If row 1 of step 1 continues row 0 of step 0, its tokens lie in slots 0 a
 Letters: B sentences, R rows of each, N = B * R, T steps, A slots, X = a key and a value side by side.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,6 +108,19 @@ def attend(
     bias = None if bias_BQA is None else bias_BQA[:, None]
     found = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=bias is None)
     return found.transpose(1, 2).flatten(2)
+
+
+def weights_of(
+    query_BQH: Float[Tensor, "B Q H"],
+    slots_BAX: Float[Tensor, "B A X"],
+    bias_BQA: Float[Tensor, "B _ A"],
+    heads: int,
+) -> Float[Tensor, "B Q A"]:
+    """The weights of `attend`, means of the heads."""
+    key_BAH, _ = slots_BAX.chunk(2, 2)
+    query, key = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query_BQH, key_BAH))
+    match = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + bias_BQA[:, None]
+    return match.softmax(3).mean(1)
 
 
 def seen_by_pairs(restarted_TB: Bool[Tensor, "T B"]) -> Bool[Tensor, "B Q Q"]:

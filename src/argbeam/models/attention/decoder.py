@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.models.attention.cache import Cache, Memory, as_bias, attend, seen_by_pairs
+from argbeam.models.attention.cache import Cache, Memory, as_bias, attend, seen_by_pairs, weights_of
 from argbeam.models.attention.layers import Positions, Stack, vectors_of, with_mask, working_dtype
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.steps import DECODER_SITE
@@ -125,10 +125,24 @@ class TransformerDecoder(Stack):
         shared = {**shared, "cache": cache.after(memories, lanes), "positions": positions}
         return State(shared, {"slots": slots_NT, "output": self.norm(x_NH)}, time + 1)
 
+    def attention(self, state: State, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        """Weights of the last layer over the source, or over the prompt: means of the heads."""
+        watched: list[Tensor] = []
+        self.read(state, read_BT.T, None, watched)
+        sources: Sources = state.sentence["sources"]
+        return watched[-1][..., : sources.bias_B1S.shape[2]]
+
     def read(
-        self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None
+        self,
+        state: State,
+        read_TN: Int[Tensor, "T N"],
+        restarted_TB: Bool[Tensor, "T B"] | None,
+        watched: list[Tensor] | None = None,
     ) -> Float[Tensor, "T N H"]:
-        """The last layer's output after each token, from the first token on; restarts as in `Unrolls`."""
+        """The last layer's output after each token, from the first token on; restarts as in `Unrolls`.
+
+        Each layer's attention weights go into `watched`: over the source, or over the prompt and the own tokens.
+        """
         assert state.time == 0, "tokens are read from the first one on"
         shared, steps, width = state.sentence, len(read_TN), self.hidden
         cache: Cache = shared["cache"]
@@ -150,9 +164,14 @@ class TransformerDecoder(Stack):
                 slots_GAX = torch.cat([prompt_GSX.to(slots_GAX.dtype), slots_GAX], 1)
             found_GQH = attend(qkv_GQY[..., :width], slots_GAX, bias_GQA, self.heads)
             x_BRTH = layer.add_own(x_BRTH, found_GQH.view(x_BRTH.shape), noise[i])
+            if watched is not None and not sources.slots:
+                assert bias_GQA is not None, "a prompt"
+                watched.append(weights_of(qkv_GQY[..., :width], slots_GAX, bias_GQA, self.heads))
             if sources.slots:
                 query_BQH = layer.source_queries(x_BRTH).flatten(1, 2)
                 found_BQH = attend(query_BQH, sources.slots[i], sources.bias_B1S, self.heads)
+                if watched is not None:
+                    watched.append(weights_of(query_BQH, sources.slots[i], sources.bias_B1S, self.heads))
                 x_BRTH = layer.add_source(x_BRTH, found_BQH.view(x_BRTH.shape), noise[i])
             x_BRTH = layer.add_wide(x_BRTH, noise[i])
         output_BRTH: Tensor = self.norm(x_BRTH)

@@ -19,6 +19,7 @@ from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.models.attention.cache import seen_by_pairs
 from argbeam.models.huggingface.attention import NAME, Prompt, RowCache, register, see_all
+from argbeam.models.huggingface.attention_weights import attention_weights
 from argbeam.models.huggingface.dropout import OUTPUT_SITE, SOURCE_SITE, PassMasks, dropping
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
@@ -134,6 +135,9 @@ class HuggingFaceModel(nn.Module):
         with dropping(state.sentence["masks"]):
             output_NXH, _, _ = self._read(state.sentence, tokens_NX, [], 0, mask)
         return output_NXH[:, extra:].transpose(0, 1)
+
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        return attention_weights(plain_model(self.network), self.encode(batch, None).sentence, batch, read_BT)
 
     def initialise(self, *, bound: float | None, generator: torch.Generator) -> None:
         """Nothing is drawn: the weights are the network's."""
