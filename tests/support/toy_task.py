@@ -35,9 +35,9 @@ class ToyTask:
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         return iter(())
 
-    def item(self, line: str) -> Item:
+    def item(self, line: str, gold: str = "") -> Item:
         words = tuple(line.split())
-        return Item(source=words, surface=words)
+        return Item(source=words, surface=words, target=tuple(gold.split()))
 
     def example(self, item: Item, number: int) -> Example:
         source, target = self.source.encode(item.source), self.target.encode(item.target)

@@ -22,6 +22,8 @@ def inspect_to(
     split: str,
     source: str | None,
     lines: Sequence[str],
+    gold: str | None,
+    golds: Sequence[str],
     beams: Sequence[int],
     limit: int,
     attention: bool,
@@ -32,14 +34,27 @@ def inspect_to(
         raise ConfigError("--input and --line: one of them is accepted")
     if split and split not in _SPLITS:
         raise ConfigError(f"--split {split}: accepted: {', '.join(_SPLITS)}")
+    if split and (gold is not None or golds):
+        raise ConfigError("--gold: a split has gold of its own; accepted with --input or --line")
+    if gold is not None and golds:
+        raise ConfigError("--gold and --gold-line: one of them is accepted")
     where = "line "
     if source is not None:
-        with opened(ALONE, source, "-") as files:
-            read = chain.from_iterable(chunks(files.source, files.name, most=limit))
-            lines, where = list(islice(read, limit)), f"{files.name}:"
-    request = InspectRequest(beams, split, lines, where, limit, attention)
+        lines, where = _lines_of(source, limit)
+    if gold is not None:
+        golds, _ = _lines_of(gold, limit)
+    lines, golds = lines[:limit], golds[:limit]
+    if golds and len(golds) != len(lines):
+        raise ConfigError(f"{len(golds)} lines of gold for {len(lines)} sentences; one a sentence is expected")
+    request = InspectRequest(beams, split, lines, golds, where, limit, attention)
     loaded = [open_run(path, sets) for path in runs]
     inputs = [request.items(run) for run in loaded]
     with counting("sentences", sum(map(len, inputs))) as done:
         data = inspect_runs(loaded, inputs, request, done=done)
     return write_inspection(data, out)
+
+
+def _lines_of(file: str, limit: int) -> tuple[list[str], str]:
+    """The first lines of a file, and what an error says before the number of a line."""
+    with opened(ALONE, file, "-") as files:
+        return list(islice(chain.from_iterable(chunks(files.source, files.name, most=limit)), limit)), f"{files.name}:"

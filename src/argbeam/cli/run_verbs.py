@@ -163,6 +163,10 @@ def inspect(
     split: Annotated[str, typer.Option(metavar="SPLIT", help="train, dev or test.")] = "dev",
     source: Annotated[str | None, file("--input", "Sentences, one a line, instead of a split; -: stdin.")] = None,
     line: Annotated[list[str] | None, typer.Option("--line", metavar="TEXT", help="A sentence; repeatable.")] = None,
+    gold: Annotated[str | None, file("--gold", "Right outputs of the sentences, one a line.")] = None,
+    gold_line: Annotated[
+        list[str] | None, typer.Option("--gold-line", metavar="TEXT", help="The right output of a --line; repeatable.")
+    ] = None,
     beam: Annotated[str, typer.Option(metavar="K,...", help="Beams of the summary; the widest is drawn.")] = "1,5,10",
     limit: Annotated[int, number("--limit", "Sentences at most, from the first.", 1)] = 1000,
     attention: Annotated[
@@ -174,7 +178,8 @@ def inspect(
 ) -> None:
     """Search sentences and write what every step of the searches knew: a page (a single file) and its JSON.
 
-    A split has gold sequences, and so the training search and gold's path; lines have the plain search alone.
+    A split has gold outputs, and so the training search and gold's path. Lines have them with --gold or --gold-line:
+    the right output in the form that decode writes.
     """
     from argbeam.cli.inspect_page import inspect_to
 
@@ -187,6 +192,8 @@ def inspect(
         split="" if any(chosen.values()) else split,
         source=source,
         lines=line or [],
+        gold=gold,
+        golds=gold_line or [],
         beams=parse_beams(beam),
         limit=limit,
         attention=attention,

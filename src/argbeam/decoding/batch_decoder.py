@@ -206,12 +206,12 @@ def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:
         _check_length(item, most, f"{where}, sentence {number}")
 
 
-def item_of(task: Task, line: str, *, most: int, where: str) -> Item:
+def item_of(task: Task, line: str, *, most: int, where: str, gold: str = "") -> Item:
     """The line as an item to decode; a blank line has no words. A DataError says where and what is wrong."""
     if not line.strip():
         return Item((), ())
     try:
-        item = task.item(line)
+        item = task.item(line, gold)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     if item.source:

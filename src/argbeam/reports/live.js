@@ -1,8 +1,9 @@
 
 // The live page of `argbeam serve`: a sentence of one's own, and what would come after other tokens.
-const question = { line: "", prefix: [] };
+const question = { line: "", gold: "", prefix: [] };
 const form = make("form", { class: "row", id: "ask" },
   make("input", { id: "line", placeholder: "A sentence", "aria-label": "Sentence", dir: "auto", autocomplete: "off" }),
+  make("input", { id: "gold", placeholder: "The right output, if you know it", "aria-label": "Right output", dir: "auto", autocomplete: "off" }),
   make("input", { id: "beam", type: "number", min: 1, max: 100, value: data.beam, "aria-label": "Beam" }),
   make("button", {}, "search"));
 const said = make("p", { id: "said", role: "status" });
@@ -23,7 +24,7 @@ async function ask(address, body) {
 }
 
 async function searchFor(prefix) {
-  const found = await ask("/inspect", { line: question.line, prefix, beam: Number(byId("beam").value) || 0 });
+  const found = await ask("/inspect", { line: question.line, gold: question.gold, prefix, beam: Number(byId("beam").value) || 0 });
   if (!found) return;
   question.prefix = prefix;
   data = { ...found, live: true };
@@ -53,5 +54,6 @@ async function afterChoice(words) {
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   question.line = byId("line").value;
+  question.gold = byId("gold").value;
   searchFor([]);
 });

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from argbeam import __version__
@@ -29,12 +30,14 @@ _DIGITS = 3
 class InspectRequest:
     """Sentences to search: the first `limit` of a split, or lines. The widest of the beams is shown.
 
-    Outputs of the plain search begin with the tokens `prefix`.
+    `golds` are the right outputs of the lines, none or one for each; "" where there is none. Outputs of the plain
+    search begin with the tokens `prefix`.
     """
 
     beams: Sequence[int]
     split: str = ""
     lines: Sequence[str] = ()
+    golds: Sequence[str] = ()
     where: str = "line "
     limit: int = 1000
     attention: bool = False
@@ -43,9 +46,10 @@ class InspectRequest:
     def items(self, run: Run) -> list[Item]:
         if self.split:
             return run.items(self.split)[: self.limit]
-        most, lines = run.recipe.decode.max_words, list(self.lines)[: self.limit]
-        items = [item_of(run.task, line, most=most, where=f"{self.where}{n}") for n, line in enumerate(lines, start=1)]
-        return [item for item in items if item.source]
+        most, items = run.recipe.decode.max_words, []
+        for n, (line, gold) in enumerate(zip(self.lines, self.golds or repeat(""), strict=False), start=1):
+            items.append(item_of(run.task, line, most=most, where=f"{self.where}{n}", gold=gold))
+        return [item for item in items[: self.limit] if item.source]
 
 
 def inspect_runs(

@@ -47,9 +47,11 @@ class Body(BaseModel):
 
 
 class InspectBody(Body):
-    """The body of `POST /inspect`: a line, the tokens that outputs are to begin with, and a beam, 0: the recipe's."""
+    """The body of `POST /inspect`: a line, its right output if known, the tokens that outputs are to begin with, and a
+    beam, 0: the recipe's."""
 
     line: str
+    gold: str = ""
     prefix: list[str] = []
     beam: int = Field(default=0, ge=0, le=MOST_SHOWN)
 
@@ -85,7 +87,7 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
     async def inspect(request: Request) -> Response:
         asked = await _parsed(InspectBody, request, limits)
         beams = (asked.beam or run.recipe.decode.beam,)
-        searched = InspectRequest(beams, lines=[asked.line], prefix=asked.prefix, attention=True)
+        searched = InspectRequest(beams, lines=[asked.line], golds=[asked.gold], prefix=asked.prefix, attention=True)
         work = queue.call(lambda: inspect_runs([run], [searched.items(run)], searched))
         return JSONResponse(await in_time(work))
 

@@ -76,8 +76,8 @@ class Task(Protocol):
     def stream(self, split: str, left_out: "Counter[str]") -> Iterator[Item]:
         """The same one by one; sentences left out are counted in `left_out`."""
 
-    def item(self, line: str) -> Item:
-        """An input to decode, from a line of text."""
+    def item(self, line: str, gold: str = "") -> Item:
+        """An input to decode, from a line of text; `gold` is its right output, in the form of `text`."""
 
     def example(self, item: Item, number: int) -> Example:
         """The item as token ids; `number` is its place in its split."""

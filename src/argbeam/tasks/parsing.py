@@ -76,11 +76,19 @@ class Parsing:
             target = transitions.actions_of_tree(words, tree.heads, tree.labels) if projective else ()
             yield Item(source=words, surface=tree.words, target=target, tree=tree)
 
-    def item(self, line: str) -> Item:
+    def item(self, line: str, gold: str = "") -> Item:
         if "\t" in line:
             raise DataError("a tab; a line holds the words of one sentence; `argbeam decode --conll` reads CoNLL-U")
-        words = tuple(line.split())
-        return Item(source=self._symbols(words), surface=words)
+        words, parts = tuple(line.split()), [part.rsplit("/", 2) for part in gold.split()]
+        if not parts:
+            return Item(source=self._symbols(words), surface=words)
+        if [part[0] for part in parts] != list(words) or not all(len(p) == 3 and p[1].isdecimal() for p in parts):
+            raise DataError("gold is not a tree of the sentence; its words as word/head/label are expected")
+        heads, labels = tuple(int(part[1]) for part in parts), tuple(part[2] for part in parts)
+        target = transitions.actions_of_tree(self._symbols(words), heads, labels)
+        if unknown := [symbol for symbol in target if transitions.is_action(symbol) and symbol not in self.source]:
+            raise DataError(f"gold has an arc that training does not have: {unknown[0]}")
+        return Item(self._symbols(words), words, target, gold)
 
     def example(self, item: Item, number: int) -> Example:
         return Example(tuple(self.source.encode(item.source)), tuple(self.source.encode(item.target)), number)

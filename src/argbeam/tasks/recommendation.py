@@ -79,12 +79,12 @@ class Recommendation:
         most = getattr(self.data, split) if isinstance(self.data, GeneratedData) and split != "train" else None
         return islice(self._items(split, stream_sequences(self.data, self.items), left_out), most)
 
-    def item(self, line: str) -> Item:
-        names = line.split()
-        for name in names:
+    def item(self, line: str, gold: str = "") -> Item:
+        names, target = line.split(), gold.strip()
+        for name in [*names, target] if target else names:
             if name not in self.items:
                 raise DataError(f"item {name!r} has no codes; one of the {len(self.items):,} items is expected")
-        return self._item(names)
+        return self._item(names, target)
 
     def example(self, item: Item, number: int) -> Example:
         return Example(tuple(self.source.encode(item.source)), tuple(self.source.encode(item.target)), number)

@@ -121,9 +121,14 @@ class Translation:
         items = usable(split, map(self._pair, stream_pairs(self.data, split)), fault, left_out)
         return self.valid.checked(split, items, self.target, left_out)
 
-    def item(self, line: str) -> Item:
+    def item(self, line: str, gold: str = "") -> Item:
         words = tuple(self.tokenizers[0].tokenize(line))
-        return Item(source=symbols(words, self.settings), surface=words)
+        source = symbols(words, self.settings)
+        if not gold:
+            return Item(source, words)
+        target = self.tokenizers[1].tokenize(gold)
+        reference = self.tokenizers[1].detokenize(target) if self._normalises else gold
+        return Item(source, words, symbols(target, self.settings), reference)
 
     def example(self, item: Item, number: int) -> Example:
         target = (*self.target.encode(item.target), self.target.specials.eos) if item.target else ()
@@ -161,12 +166,9 @@ class Translation:
 
     def _pair(self, pair: TextPair) -> Item:
         try:
-            target = self.tokenizers[1].tokenize(pair.target)
-            item = self.item(pair.source)
+            return replace(self.item(pair.source, pair.target), where=pair.where)
         except DataError as error:
             raise DataError(f"{pair.where}: {error}") from None
-        reference = self.tokenizers[1].detokenize(target) if self._normalises else pair.target
-        return Item(item.source, item.surface, symbols(target, self.settings), reference, where=pair.where)
 
     @property
     def _normalises(self) -> bool:

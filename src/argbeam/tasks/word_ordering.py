@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from argbeam.data.batches import Example
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
+from argbeam.errors import DataError
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.search.successors import Permutation, Successors, Unconstrained
 from argbeam.settings import Recipe, Text, WordOrderingTask
@@ -68,9 +69,11 @@ class WordOrdering:
                 reference=" ".join(words),
             )
 
-    def item(self, line: str) -> Item:
-        words = tuple(line.split())
-        return Item(source=symbols(words, self.settings), surface=words)
+    def item(self, line: str, gold: str = "") -> Item:
+        words, ordered = tuple(line.split()), gold.split()
+        if ordered and (other := (Counter(words) - Counter(ordered)) + (Counter(ordered) - Counter(words))):
+            raise DataError(f"gold has other words than the sentence: {min(other)!r}; the same words are expected")
+        return Item(symbols(words, self.settings), words, symbols(ordered, self.settings), " ".join(ordered))
 
     def example(self, item: Item, number: int) -> Example:
         return Example(tuple(self.source.encode(item.source)), tuple(self.source.encode(item.target)), number)

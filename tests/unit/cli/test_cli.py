@@ -50,7 +50,8 @@ def test_the_command_line_is_what_it_was() -> None:
         "evaluate": "run --split --beam --against --no-keep --json --set --data",
         "reproduce": "tables --data --out --seeds --jobs --set --dry-run",
         "report": "runs --out",
-        "inspect": "run --out --split --input --line --beam --limit --attention --against --set --data",
+        "inspect": "run --out --split --input --line --gold --gold-line --beam --limit --attention --against "
+        "--set --data",
         "bench": "--device --batch --source --target --vocab --model --layers --hidden --width --bf16 --rule "
         "--beams --test-beams --rounds --json",
         "serve": "run --host --port --set",

@@ -88,6 +88,44 @@ def test_lines_have_the_plain_search_alone_and_stay_text(
     )
 
 
+@pytest.mark.parametrize("name", ["bso", "parsing", "translation"])
+def test_lines_with_gold_are_searched_as_the_split_that_they_come_from(
+    name: str, argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = load(runs[name], device="cpu")
+    items = [item for item in run.items("test") if item.target]
+    golds = [run.task.text(item, run.task.example(item, 0).target) for item in items]
+    (tmp_path / "lines").write_text("".join(" ".join(item.surface) + "\n" for item in items), encoding="utf-8")
+    (tmp_path / "golds").write_text("".join(f"{gold}\n" for gold in golds), encoding="utf-8")
+    files = ("--input", tmp_path / "lines", "--gold", tmp_path / "golds")
+    by_file = inspected(argbeam, tmp_path / "a", runs[name], *files, "--beam", "3,1")
+    by_split = inspected(argbeam, tmp_path / "b", runs[name], "--split", "test", "--beam", "3,1")
+    assert [one["runs"] for one in by_file["sentences"]] == [one["runs"] for one in by_split["sentences"]]
+    assert by_file["runs"] == by_split["runs"] and by_file["runs"][0]["with_gold"] == len(items) > 0
+    last = (" ".join(items[-1].surface), golds[-1])
+    by_line = inspected(argbeam, tmp_path / "c", runs[name], "--line", last[0], "--gold-line", last[1], "--beam", "3")
+    found, expected = by_line["sentences"][0], by_file["sentences"][-1]
+    assert [found[key] for key in ("source", "gold")] == [expected[key] for key in ("source", "gold")]
+    assert found["runs"][0]["lost"] == expected["runs"][0]["lost"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "gold", "said"),
+    [
+        ("bso", "a b", "b a a", "line 1: gold has other words than the sentence: 'a'; the same words are expected"),
+        ("parsing", "a b", "a b", "line 1: gold is not a tree of the sentence; its words as word/head/label"),
+        ("parsing", "a b", "a/2/x c/0/root", "line 1: gold is not a tree of the sentence"),
+        ("parsing", "a b", "a/2/nowhere b/0/root", "line 1: gold has an arc that training does not have: @L_nowhere"),
+        ("parsing", "a b", "a/5/x b/0/root", "line 1: word 1: head 5 in a sentence of 2 words"),
+    ],
+)
+def test_gold_that_does_not_fit_its_line_is_one_line(
+    name: str, line: str, gold: str, said: str, argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    done = argbeam("inspect", runs[name], "--line", line, "--gold-line", gold, "--out", tmp_path)
+    assert (done.returncode, done.stderr.startswith(f"argbeam: error: {said}")) == (2, True), done.stderr
+
+
 def test_attention_is_there_where_the_model_has_it_and_adds_up_to_one(
     argbeam: Command, runs: dict[str, Path], tmp_path: Path
 ) -> None:

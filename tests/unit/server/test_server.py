@@ -199,7 +199,14 @@ def test_in_a_browser_a_forced_token_gives_what_the_library_gives(
         asked = InspectRequest((5,), lines=["ba ti ko"], prefix=forced)
         data = inspect_runs([run], [asked.items(run)], asked)
         assert browser.value(outputs) == [text for text, _, _ in data["sentences"][0]["runs"][0]["outputs"]]
-        ask(browser, f"{hostile} ba", 3)
+        browser.value("document.getElementById('gold').value = 'ko ti ba'")
+        ask(browser, "ba ti ko", 3)
+        asked = InspectRequest((5,), lines=["ba ti ko"], golds=["ko ti ba"])
+        (sentence,) = inspect_runs([run], [asked.items(run)], asked)["sentences"]
+        stars = browser.value("[...document.querySelectorAll('.node.gold title')].map((node) => node.textContent)")
+        assert stars == sentence["gold"].split() == ["ko", "ti", "ba"]
+        browser.value("document.getElementById('gold').value = ''")
+        ask(browser, f"{hostile} ba", 4)
         assert hostile in browser.value("document.getElementById('sentence').textContent")
         assert browser.value("document.title") == "argbeam inspect"
         assert browser.faults == []

@@ -119,4 +119,5 @@ def test_an_error_in_a_file_has_its_line(tmp_path: Path, files: dict[str, str], 
 
 def test_an_item_to_decode_must_be_known(tmp_path: Path) -> None:
     task = Recommendation.fit(recipe_of(tmp_path))
+    assert refusal(lambda: task.item("p", "z")) == "item 'z' has no codes; one of the 4 items is expected"
     assert refusal(lambda: task.item("p z")) == ("item 'z' has no codes; one of the 4 items is expected")

@@ -118,8 +118,8 @@ def weights_of(
 ) -> Float[Tensor, "B Q A"]:
     """The weights of `attend`, means of the heads."""
     key_BAH, _ = slots_BAX.chunk(2, 2)
-    query, key = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query_BQH, key_BAH))
-    match = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + bias_BQA[:, None]
+    query, key = (part.reshape(*part.shape[:2], heads, -1).transpose(1, 2) for part in (query_BQH, key_BAH))
+    match: Tensor = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + bias_BQA[:, None]
     return match.softmax(3).mean(1)
 
 
