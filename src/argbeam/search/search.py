@@ -157,6 +157,8 @@ def search_in_parts(
     active_TB = torch.arange(steps, device=length_B.device)[:, None] < length_B
     golds = [] if gold is None else gold_tokens(gold, active_TB, length_B, settings.stop, settings.specials)
     pauses = settings.end_early and gold is None and settings.stop is not None
+    # A training search compares prefixes of gold's length, not outputs: they have the whole limit of decoding to end.
+    limited = gold is None and settings.stop is not None and not settings.stop.cut_off
     history: list[TopSuccessors] = []
     verdicts: list[Verdict] = []
     read = partial(_result, settings=settings, gold=gold)
@@ -164,7 +166,8 @@ def search_in_parts(
     live = live_rows(beam, active_TB[0], lanes=lanes) if on_host else None
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
-        scores, allowed_NC = score_successors(settings.rule, scorer, output_BRH, choices, live)
+        left_N = length_B[rows_N] - t if limited else None
+        scores, allowed_NC = score_successors(settings.rule, scorer, output_BRH, choices, live, left_N)
         active_B = active_TB[t]
         if gold is None:
             active_B = active_B & ~endings.over_B

@@ -46,12 +46,34 @@ class AdvancesFrom(Protocol):
         """`select(rows_N).advance(tokens_N)`."""
 
 
+# More tokens than any output has.
+NO_END = torch.iinfo(torch.int16).max
+
+
+@runtime_checkable
+class KnowsEnd(Protocol):
+    """Optional: choices without candidates that know the shortest way to the end of an output.
+
+    Decoding then takes no token from which an output could not end within its length limit.
+    """
+
+    def to_end(self) -> Int[Tensor, "N V"] | Int[Tensor, "1 V"] | None:
+        """The fewest tokens to an end, the end symbol and each token itself included; None where they are not known.
+
+        `NO_END` where a token is not valid.
+        """
+
+
 @dataclass(frozen=True)
 class Listed:
-    """Tokens of each prefix, and which of them are there: lists of different lengths have any token behind them."""
+    """Tokens of each prefix, and which of them are there: lists of different lengths have any token behind them.
+
+    `to_end_NW` are the fewest tokens to an end, as in `KnowsEnd`.
+    """
 
     tokens_NW: Int[Tensor, "N W"]
     real_NW: Bool[Tensor, "N W"]
+    to_end_NW: Int[Tensor, "N W"] | None = None
 
 
 @runtime_checkable
@@ -85,6 +107,14 @@ def allowed_tokens(choices: Choices, vocabulary: int) -> Bool[Tensor, "N V"] | B
     # A token may be listed more than once, and be allowed at one of its places only.
     count_NV = torch.zeros(len(allowed_NC), vocabulary, dtype=torch.int32, device=allowed_NC.device)
     return count_NV.scatter_add_(1, candidates_NC, allowed_NC.to(torch.int32)) > 0
+
+
+def ending_within(
+    allowed_NC: Bool[Tensor, "#N C"], to_end_NC: Int[Tensor, "#N C"], left_N: Int[Tensor, " N"]
+) -> Bool[Tensor, "N C"]:
+    """The valid successors from which an output can end within the steps left; all valid ones where none can."""
+    fits_NC = allowed_NC & (to_end_NC <= left_N[:, None])
+    return torch.where(fits_NC.any(1, keepdim=True), fits_NC, allowed_NC)
 
 
 def check_gold(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:

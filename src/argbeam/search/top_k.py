@@ -1,6 +1,6 @@
 """The best successors of a beam: the scores of their newest tokens, and the K best of all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -11,7 +11,15 @@ from argbeam.models.contract import Scorer
 from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, TopSuccessors
 from argbeam.search.score_rules import NEVER, ScoreRule, over_valid
-from argbeam.search.successors import Choices, ListsSuccessors, check_width
+from argbeam.search.successors import (
+    NO_END,
+    Choices,
+    KnowsEnd,
+    Listed,
+    ListsSuccessors,
+    check_width,
+    ending_within,
+)
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 BLOCK, BLOCKS = 64, 16
@@ -46,8 +54,13 @@ class AllScores:
             allowed_BKC = allowed_NC.view(batch, -1, allowed_NC.shape[1])[:, :beam_size]
         # First the best tokens of each row, which are the same under every rule, then the best of all.
         valid_BKC = torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER)
-        best = _best_valid(self.rule, valid_BKC, kept)
-        return _best_of_all(self.rule, beam, *best, self.candidates_BRC, kept)
+        return _best_of_all(self.rule, beam, *best_columns(valid_BKC, kept), self.candidates_BRC, kept)
+
+    def over(self, allowed_NC: Bool[Tensor, "N C"]) -> "AllScores":
+        """Log-probabilities over the valid successors alone."""
+        rows = self.given_BRC.shape[1] if allowed_NC.shape[0] > 1 else 1
+        valid_BRC = torch.where(allowed_NC.view(-1, rows, allowed_NC.shape[1]), self.scores_BRC, NEVER)
+        return AllScores(self.rule, over_valid(valid_BRC), self.candidates_BRC)
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Score of one token per sentence in its last row. Columns of the same token have the same score."""
@@ -72,16 +85,21 @@ class LiveScores:
         return self.scores_XV.shape[1]
 
     def top_successors(self, beam: Beam, allowed_NV: Bool[Tensor, "N V"], *, kept: int) -> TopSuccessors:
-        if allowed_NV.shape[0] == 1:  # a few columns are cheaper than a mask over all
-            valid_XV = self.scores_XV.clone(memory_format=torch.contiguous_format)
-            valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
-        else:
-            valid_XV = torch.where(allowed_NV[self.live.beam_place_X], self.scores_XV, NEVER)
-        best_1XP = _best_valid(self.rule, valid_XV[None], kept)
+        best_1XP = best_columns(self._valid(allowed_NV)[None], kept)
         # A row that is not live gets another row's scores; its own score makes nothing of them.
         row_BK = self.live.row_BR[:, : beam.score_BK.shape[1]]
         row_scores_BKP, row_columns_BKP = (part_1XP[0, row_BK] for part_1XP in best_1XP)
         return _best_of_all(self.rule, beam, row_scores_BKP, row_columns_BKP, None, kept)
+
+    def over(self, allowed_NV: Bool[Tensor, "N V"]) -> "LiveScores":
+        return replace(self, scores_XV=over_valid(self._valid(allowed_NV)))
+
+    def _valid(self, allowed_NV: Bool[Tensor, "N V"]) -> Float[Tensor, "X V"]:
+        """The scores, minus infinity where a token is not valid."""
+        if allowed_NV.shape[0] > 1:
+            return torch.where(allowed_NV[self.live.beam_place_X], self.scores_XV, NEVER)
+        valid_XV = self.scores_XV.clone(memory_format=torch.contiguous_format)  # a few columns are cheaper than a mask
+        return valid_XV.index_fill_(1, (~allowed_NV[0]).nonzero()[:, 0], NEVER)
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         if self.live.all_on_beams:  # gold's lane mostly is a row of the beam as well
@@ -103,11 +121,13 @@ class ListedScores:
         return self.scores_XW.shape[1]
 
     def top_successors(self, beam: Beam, real_XW: Bool[Tensor, "X W"], *, kept: int) -> TopSuccessors:
-        valid_XW = torch.where(real_XW, self.scores_XW, NEVER)
-        best_1XP = _best_valid(self.rule, valid_XW[None], kept)
+        best_1XP = best_columns(torch.where(real_XW, self.scores_XW, NEVER)[None], kept)
         row_BK = self.live.row_BR[:, : beam.score_BK.shape[1]]
         tokens_XP = self.tokens_XW.gather(1, best_1XP[1][0])
         return _best_of_all(self.rule, beam, best_1XP[0][0, row_BK], tokens_XP[row_BK], None, kept)
+
+    def over(self, real_XW: Bool[Tensor, "X W"]) -> "ListedScores":
+        return replace(self, scores_XW=over_valid(torch.where(real_XW, self.scores_XW, NEVER)))
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         row_B = self.live.row_BR[:, -1]
@@ -118,15 +138,35 @@ TokenScores = AllScores | LiveScores | ListedScores
 
 
 def score_successors(
-    rule: ScoreRule, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], choices: Choices, live: Live | None
-) -> tuple[TokenScores, Bool[Tensor, "N C"]]:
-    """Scores of the next tokens, and a mask of the valid ones; both of listed successors where choices list them."""
-    listed = score_listed(rule, scorer, output_BRH, choices, live) if isinstance(choices, ListsSuccessors) else None
-    if listed is not None:
-        return listed
-    scores, allowed_NC = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live), choices.allowed()
-    check_width(scores.columns, allowed_NC.shape[1])
-    return scores, allowed_NC
+    rule: ScoreRule,
+    scorer: Scorer,
+    output_BRH: Float[Tensor, "B R H"],
+    choices: Choices,
+    live: Live | None,
+    left_N: Int[Tensor, " N"] | None = None,
+) -> tuple[TokenScores, Bool[Tensor, "X C"]]:
+    """Scores of the next tokens, and a mask of those to take; both of listed successors where choices list them.
+
+    The mask holds the valid tokens; with `left_N`, those of them from which an output can end within the steps left, as
+    far as the choices know. Scores are normalised over the valid tokens, whether their outputs can end or not.
+    """
+    scores: TokenScores
+    found = score_listed(rule, scorer, output_BRH, choices, live) if isinstance(choices, ListsSuccessors) else None
+    if found is not None:
+        scores, listed = found
+        allowed_NC, to_end_NC = listed.real_NW, listed.to_end_NW
+        if live is not None and left_N is not None:
+            left_N = left_N[live.places.place_X]
+    else:
+        scores = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live)
+        to_end_NC = choices.to_end() if left_N is not None and isinstance(choices, KnowsEnd) else None
+        allowed_NC = choices.allowed() if to_end_NC is None else to_end_NC < NO_END
+        check_width(scores.columns, allowed_NC.shape[1])
+    if rule.valid_only:
+        scores = scores.over(allowed_NC)
+    if left_N is None or to_end_NC is None:
+        return scores, allowed_NC
+    return scores, ending_within(allowed_NC, to_end_NC, left_N)
 
 
 def score_tokens(
@@ -155,8 +195,8 @@ def score_tokens(
 
 def score_listed(
     rule: ScoreRule, scorer: Scorer, output_BRH: Float[Tensor, "B R H"], choices: ListsSuccessors, live: Live | None
-) -> tuple[AllScores | ListedScores, Bool[Tensor, "N W"]] | None:
-    """Scores of the listed successors of each row, or of each live row, and a mask of them; None without lists."""
+) -> tuple[AllScores | ListedScores, Listed] | None:
+    """Scores of the listed successors of each row, or of each live row, and the lists; None without lists."""
     output_XH = output_BRH.flatten(0, 1)
     if live is not None:
         output_XH, choices = output_XH[live.places.place_X], choices.select(live.places.place_X)
@@ -169,9 +209,9 @@ def score_listed(
     else:
         scores_XW = rule.token_scores(scorer, output_XH[:, None], tokens_XW)[:, 0]
     if live is not None:
-        return ListedScores(rule, live, scores_XW, tokens_XW), listed.real_NW
+        return ListedScores(rule, live, scores_XW, tokens_XW), listed
     shape = (*output_BRH.shape[:2], tokens_XW.shape[1])
-    return AllScores(rule, scores_XW.view(shape), tokens_XW.view(shape)), listed.real_NW
+    return AllScores(rule, scores_XW.view(shape), tokens_XW.view(shape)), listed
 
 
 def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:
@@ -195,11 +235,6 @@ def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[T
     in_blocks_BKP = block_BKP * BLOCK + places_BKP % BLOCK
     in_rest_BKP = places_BKP + (whole - kept * BLOCK)
     return best_BKP, torch.where(places_BKP < kept * BLOCK, in_blocks_BKP, in_rest_BKP)
-
-
-def _best_valid(rule: ScoreRule, valid_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Tensor, Tensor]:
-    """`best_columns` of scores that are minus infinity where a token is not valid, normalised if the rule says so."""
-    return best_columns(over_valid(valid_BKC) if rule.valid_only else valid_BKC, kept)
 
 
 def _best_of_all(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
@@ -19,7 +20,7 @@ from argbeam.search.constraints.matchers import Matchers
 from argbeam.search.constraints.notations import lark_grammar, regular_expression
 from argbeam.search.constraints.pushdown import Pushdown
 from argbeam.search.constraints.rule_automata import NotDeterministic
-from argbeam.search.successors import Successors
+from argbeam.search.successors import NO_END, Successors
 from oracles import example_of
 
 BATCH = make_batch([example_of([4])])
@@ -130,6 +131,40 @@ def test_the_depth_bounds_the_brackets(depth: int) -> None:
         return balanced(text) and max(heights) <= depth
 
     assert outputs(successors, spelling, 8) == strings("()", 8, shallow)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        (BRACKETS, "()[]"),
+        (POLISH, "+-xy"),
+        # The shorter way needs a place on the stack: a stack of one leaves the longer one.
+        ('start: "a" (deep "b" | "b" "b" "b")\ndeep: "c" | "d" deep "d"', "abcd"),
+        ('start: "aab" | "ab"* "b"', "ab"),
+    ],
+    ids=["brackets", "arities", "two ways", "regular"],
+)
+def test_the_fewest_tokens_to_an_end_are_those_of_the_shortest_output(text: str, letters: str, depth: int) -> None:
+    """Against all sequences of at most 7 tokens, end symbol included; where none is valid there is no end so near."""
+    spelling, most = characters(letters), 7
+    successors = Pushdown(compile_grammar(lark_grammar(text, spelling)), depth=depth)
+    alphabet = range(4, 4 + len(letters))
+    every = (tokens for n in range(most) for tokens in itertools.product(alphabet, repeat=n))
+    valid = [(*tokens, EOS) for tokens in every if successors.accepts((*tokens, EOS))]
+    shortest: dict[tuple[int, ...], int] = {}
+    for output in valid:
+        for n in range(1, len(output) + 1):
+            shortest[output[:n]] = min(len(output) - n + 1, shortest.get(output[:n], most))
+    for prefix in {(), *(tokens for tokens in shortest if tokens[-1] != EOS)}:
+        choices = successors.start(BATCH)
+        for token in prefix:
+            choices = choices.advance(torch.tensor([token]))
+        found = choices.to_end()[0].tolist()
+        for token in (EOS, *alphabet):
+            assert found[token] == shortest.get((*prefix, token), found[token])
+            assert (*prefix, token) in shortest or len(prefix) + found[token] > most
+        assert choices.allowed()[0].tolist() == [steps < NO_END for steps in found]
 
 
 def test_lists_and_tails_need_no_depth() -> None:

@@ -1,5 +1,6 @@
 """The trie against Python's own sets: enumeration of entries, and beam search over a set of prefixes."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,7 @@ from loss_cases import small_lstm
 from oracles import (
     BruteForce,
     Next,
+    Score,
     Tokens,
     ToyModel,
     brute_force_refilled,
@@ -97,30 +99,46 @@ def test_an_output_leads_nowhere_after_its_end() -> None:
     assert not choices.allowed().any() and not choices._successors().real_NW.any()
 
 
-SEARCHES: list[tuple[ScoreRule, Stop, Callable[..., BruteForce], Callable[..., Callable[[Tokens], float]]]] = [
-    (LastScore(), StopTop(), brute_force_stop_top, last_score),
-    (ScoreSum(), StopTop(), brute_force_stop_top, score_sum),
-    (ScoreSum(), StopBest(), brute_force_stop_best, score_sum),
-    (LogprobSum(), StopBest(), brute_force_refilled, logprob_sum),
+def valid_logprob_sum(model: ToyModel, sentence: int, following: Next) -> Score:
+    """The sum of the tokens' log-probabilities over the valid successors of each prefix."""
+
+    def logprob(prefix: Tokens, token: int) -> float:
+        valid = [model.score_of(sentence, prefix, other) for other in following(prefix)]
+        return model.score_of(sentence, prefix, token) - math.log(math.fsum(map(math.exp, valid)))
+
+    return lambda prefix: math.fsum(logprob(prefix[:t], prefix[t]) for t in range(len(prefix)))
+
+
+SEARCHES: list[tuple[ScoreRule, Stop, Callable[..., BruteForce], Callable[[ToyModel, int, Next], Score]]] = [
+    (LastScore(), StopTop(), brute_force_stop_top, lambda model, sentence, _: last_score(model, sentence)),
+    (ScoreSum(), StopTop(), brute_force_stop_top, lambda model, sentence, _: score_sum(model, sentence)),
+    (ScoreSum(), StopBest(), brute_force_stop_best, lambda model, sentence, _: score_sum(model, sentence)),
+    (LogprobSum(), StopBest(), brute_force_refilled, lambda model, sentence, _: logprob_sum(model, sentence)),
+    (LogprobSum(valid_only=True), StopBest(), brute_force_refilled, valid_logprob_sum),
 ]
 
 
 @pytest.mark.parametrize(("rule", "stop", "brute_force", "score"), SEARCHES)
 @pytest.mark.parametrize(("vocabulary", "dense"), [(8, 0), (300, 1 << 23), (300, 0)])
-@given(entries=entry_lists, beam=st.integers(1, 4), seed=st.integers(0, 1000))
+@given(entries=entry_lists, beam=st.integers(1, 4), seed=st.integers(0, 1000), limit=st.integers(1, 6))
 @settings(max_examples=6)
 def test_beam_search_under_a_trie_is_brute_force_over_the_set(
     rule: ScoreRule,
     stop: Stop,
     brute_force: Callable[..., BruteForce],
-    score: Callable[..., Callable[[Tokens], float]],
+    score: Callable[[ToyModel, int, Next], Score],
     vocabulary: int,
     dense: int,
     entries: list[Tokens],
     beam: int,
     seed: int,
+    limit: int,
 ) -> None:
-    """With 300 tokens successors are listed, and scored by themselves where few; with 8 they are a mask."""
+    """With 300 tokens successors are listed, and scored by themselves where few; with 8 they are a mask.
+
+    The set holds the outputs that fit into the limit; where none does, all of them, and the search is cut off. Scores
+    are normalised over all of them in any case.
+    """
     model = ToyModel(vocabulary, seed)
     batch = make_batch([Example((4,), (), 0), Example((4,), (), 5)])
     with pytest.MonkeyPatch.context() as patch:
@@ -130,16 +148,20 @@ def test_beam_search_under_a_trie_is_brute_force_over_the_set(
             model.encode(batch, None),
             Trie.of(entries, vocabulary=vocabulary).start(batch),
             beam_size=beam,
-            length_B=torch.tensor([6, 6]),
+            length_B=torch.tensor([limit, 6]),
             steps=6,
             rule=rule,
             stop=stop,
             n_best=beam,
         )
-    for row, sentence in enumerate((0, 5)):
-        expected = brute_force(of_set(with_end(entries)), score(model, sentence), beam=beam, length=6, n_best=beam)
-        outputs = [tuple(t for t in output if t != PAD) for output in found.tokens_BNT[row].tolist()]
-        assert [output for output in outputs if output] == expected.sequences
+    outputs = with_end(entries)
+    for row, (sentence, length) in enumerate([(0, limit), (5, 6)]):
+        fitting = {output for output in outputs if len(output) <= length}
+        by = score(model, sentence, of_set(outputs))
+        expected = brute_force(of_set(fitting or outputs), by, beam=beam, length=length, n_best=beam)
+        assert not fitting or all(expected.finished)
+        found_outputs = [tuple(t for t in output if t != PAD) for output in found.tokens_BNT[row].tolist()]
+        assert [output for output in found_outputs if output] == expected.sequences
 
 
 @pytest.mark.parametrize("rule", [LastScore(), ScoreSum(), LogprobSum()], ids=lambda rule: rule.name)
@@ -203,6 +225,35 @@ def test_a_training_search_under_a_constraint_can_be_captured(kind: str) -> None
         tape.replay()
         for name, value in values.items():
             assert_close(getattr(found.violations, name), value)
+
+
+@pytest.mark.parametrize("kind", ["trie", "grammar"])
+def test_outputs_that_must_end_within_a_limit_can_be_captured(kind: str) -> None:
+    """Sentence 0 may have 2 or 4 tokens, sentence 1 four: the limits are inputs of the graph."""
+    successors: Successors = Trie.of([(4,), (4, 5, 6), (7, 5, 6, 4), (5, 5)], vocabulary=12)
+    if kind == "grammar":
+        letters = Spelling(("",) * 4 + tuple("()abcdef"), spaced=False, whole=False)
+        successors = Pushdown(compile_grammar(lark_grammar('start: "(" start ")" | "a".."c"', letters)), depth=3)
+    model, batch, place_B = small_lstm(12), make_batch([Example((4, 5), (), i) for i in (0, 1)]), torch.tensor([4, 4])
+
+    def searched() -> SearchResult:
+        return search.beam_search(
+            model, model.encode(batch, None), successors.start(batch), beam_size=2, length_B=place_B, steps=4,
+            rule=ScoreSum(), stop=StopBest(), end_early=False,
+        )  # fmt: skip
+
+    expected = []
+    for limit in (2, 4):
+        place_B.copy_(torch.tensor([limit, 4]))
+        with as_on_a_device():
+            expected.append(searched())
+    with TapeRecorder().record() as tape:
+        found = searched()
+    for limit, values in zip((2, 4), expected, strict=True):
+        place_B.copy_(torch.tensor([limit, 4]))
+        tape.replay()
+        assert found.finished_BN.all() and found.length_BN[0] <= limit
+        assert found.tokens_BNT.equal(values.tokens_BNT)
 
 
 @given(entries=entry_lists)

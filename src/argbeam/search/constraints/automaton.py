@@ -13,6 +13,7 @@ import numpy as np
 from argbeam.errors import DataError
 from argbeam.search.constraints.grammar import Grammar
 from argbeam.search.constraints.rule_automata import NotDeterministic, RuleAutomata, classes_of
+from argbeam.search.successors import NO_END
 
 # Classes of tokens: those that no rule takes, the end symbol, and from 2 on sets of tokens that rules treat alike.
 NEVER_TAKEN, END = 0, 1
@@ -41,6 +42,62 @@ class Automaton:
     @property
     def recursive(self) -> bool:
         return self.pushed_QCM.shape[2] > 1
+
+
+@dataclass(frozen=True)
+class WaysToEnd:
+    """The fewest tokens until the rule of a state ends, where the states that replace it have room r + 1 on the stack.
+
+    `state_QR[q, r]` begins in state q, `token_QRC[q, r, c]` with a token of class c, which counts. `NO_END`: it never
+    ends. More room than R changes nothing.
+    """
+
+    state_QR: IntArray
+    token_QRC: IntArray
+
+
+def ways_to_end(automaton: Automaton, depth: int) -> WaysToEnd:
+    """The ways to an end on a stack of at most `depth` states."""
+    (states, classes), longest = automaton.size_QC.shape, automaton.pushed_QCM.shape[2]
+    state_E, class_E = np.nonzero(automaton.size_QC)
+    edges_EX = np.column_stack([state_E, automaton.size_QC[state_E, class_E], automaton.pushed_QCM[state_E, class_E]])
+    some_EX = np.unique(edges_EX, axis=0)  # classes with the same effect are one edge; edges of a state are neighbours
+    by_room_RQ = np.where(automaton.ends_Q, 0, NO_END)[None]  # without room
+    endless_Q = _settled(some_EX, by_room_RQ, longest)
+    for room in range(1, depth + 1):
+        by_room_RQ = np.vstack([by_room_RQ, _settled(some_EX, np.vstack([by_room_RQ, by_room_RQ[-1:]]), room)])
+        if room >= longest and (by_room_RQ[-longest:] == endless_Q).all():
+            break
+    token_QRC = np.full((states, len(by_room_RQ) - 1, classes), NO_END, np.int16)
+    for room in range(1, len(by_room_RQ)):
+        token_QRC[state_E, room - 1, class_E] = _costs(edges_EX, by_room_RQ, room)
+    return WaysToEnd(by_room_RQ[1:].T.astype(np.int32), token_QRC)
+
+
+def _settled(edges_EX: IntArray, by_room_RQ: IntArray, room: int) -> IntArray:
+    """The fewest tokens of each state with this much room: the last row, once no edge makes one of them smaller."""
+    found_RQ = by_room_RQ.copy()
+    states, first_E = np.unique(edges_EX[:, 0], return_index=True)
+    while len(states):
+        best = np.minimum(np.minimum.reduceat(_costs(edges_EX, found_RQ, room), first_E), found_RQ[-1, states])
+        if (best == found_RQ[-1, states]).all():
+            break
+        found_RQ[-1, states] = best
+    settled_Q: IntArray = found_RQ[-1]
+    return settled_Q
+
+
+def _costs(edges_EX: IntArray, by_room_RQ: IntArray, room: int) -> IntArray:
+    """The tokens that each edge (state, size, states pushed) takes until the rule has ended, its own included.
+
+    Worked example: an edge that pushes `x y` in room 3 takes 1 token, then those of x in room 2, then those of y in
+    room 3.
+    """
+    size_E1, pushed_EM = edges_EX[:, 1:2], edges_EX[:, 2:]
+    place_M = np.arange(pushed_EM.shape[1])
+    room_EM = (room - (size_E1 - 1 - place_M)).clip(0, len(by_room_RQ) - 1)
+    steps_EM = np.where(place_M < size_E1, by_room_RQ[room_EM, pushed_EM], 0)
+    return np.where(size_E1[:, 0] <= room, (1 + steps_EM.sum(1)).clip(max=NO_END), NO_END)
 
 
 def compile_grammar(grammar: Grammar) -> Automaton:

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.search.successors import Choices, Successors
+from argbeam.search.successors import NO_END, Choices, KnowsEnd, Successors
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class ForcedChoices:
     @property
     def candidates_BC(self) -> Int[Tensor, "B C"] | None:
         return self.choices.candidates_BC
+
+    def to_end(self) -> Int[Tensor, "N V"] | Int[Tensor, "1 V"] | None:
+        to_end_NV = self.choices.to_end() if isinstance(self.choices, KnowsEnd) else None
+        return to_end_NV if to_end_NV is None else to_end_NV.masked_fill(~self.allowed(), NO_END)
 
     def allowed(self) -> Bool[Tensor, "N C"] | Bool[Tensor, "1 C"]:
         allowed_NC, candidates_BC = self.choices.allowed(), self.choices.candidates_BC

@@ -9,7 +9,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.search.constraints.automaton import DEAD, END, NOTHING, Automaton
+from argbeam.search.constraints.automaton import DEAD, END, NOTHING, Automaton, ways_to_end
+from argbeam.search.successors import NO_END
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class PushdownTables:
     size_QC: Int[Tensor, "Q C"]
     pushed_QCM: Int[Tensor, "Q C M"]
     ends_Q: Bool[Tensor, " Q"]
+    state_QR: Int[Tensor, "Q R"]  # of `WaysToEnd`
+    token_QRC: Int[Tensor, "Q R C"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,9 @@ class Pushdown:
     def start(self, batch: Batch) -> "PushdownChoices":
         device, found = batch.source_BS.device, self.automaton
         if device not in self._tables:  # once, and before any capture: the first use of a shape runs eagerly
-            arrays = (found.class_V, found.size_QC.astype(np.int16), found.pushed_QCM, found.ends_Q)
+            ways = ways_to_end(found, self.depth)
+            moves = (found.class_V, found.size_QC.astype(np.int16), found.pushed_QCM, found.ends_Q)
+            arrays = (*moves, ways.state_QR, ways.token_QRC)
             self._tables[device] = PushdownTables(*(torch.from_numpy(array).to(device) for array in arrays))
         start_B1 = torch.full_like(batch.source_length_B, found.start)[:, None]
         stack_BD = torch.nn.functional.pad(start_B1, (0, self.depth - 1), value=NOTHING)
@@ -77,12 +82,22 @@ class PushdownChoices:
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:
-        size_NDC = self.tables.size_QC.index_select(0, self.stack_ND.flatten()).view(*self.stack_ND.shape, -1)
-        # Of the states that are reached, one at most takes a token: the grammar is deterministic.
-        room_ND = torch.where(self._reached_ND(), self._room_ND(), 0).to(size_NDC.dtype)
-        allowed_NC = ((size_NDC > 0) & (size_NDC <= room_ND[..., None])).any(1)
+        # Of the states that are reached, one at most takes a token: the grammar is deterministic. Those below can end:
+        # nothing was pushed that could not.
+        token_NDC = _rows(self.tables.token_QRC, self._place_ND())
+        allowed_NC = ((token_NDC < NO_END) & self._reached_ND()[..., None]).any(1)
         allowed_NC[:, END] = self.tables.ends_Q[self.stack_ND].all(1)
         return allowed_NC[:, self.tables.class_V]
+
+    def to_end(self) -> Int[Tensor, "N V"]:
+        """By the state that takes a token, by those below it, and by the end symbol."""
+        tables, place_ND = self.tables, self._place_ND()
+        state_ND = _rows(tables.state_QR, place_ND)
+        below_ND = state_ND.sum(1, keepdim=True, dtype=torch.int32) - state_ND.cumsum(1, dtype=torch.int32)
+        then_ND = torch.where(self._reached_ND(), below_ND + 1, NO_END)
+        to_end_NC = (_rows(tables.token_QRC, place_ND) + then_ND[..., None]).amin(1).clamp(max=NO_END)
+        to_end_NC[:, END] = torch.where(tables.ends_Q[self.stack_ND].all(1), 1, NO_END)
+        return to_end_NC.to(torch.int16)[:, tables.class_V]
 
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "PushdownChoices":
         tables, depth = self.tables, self.stack_ND.shape[1]
@@ -116,3 +131,13 @@ class PushdownChoices:
         depth = self.stack_ND.shape[1]
         states_N1 = (self.stack_ND != NOTHING).sum(1, keepdim=True)
         return depth + 1 + torch.arange(depth, device=states_N1.device) - states_N1
+
+    def _place_ND(self) -> Int[Tensor, "N D"]:
+        """Rows of `WaysToEnd`, of each state with its room."""
+        rooms = self.tables.state_QR.shape[1]
+        return self.stack_ND * rooms + self._room_ND().clamp(max=rooms) - 1
+
+
+def _rows(table_QRX: Tensor, place_ND: Int[Tensor, "N D"]) -> Tensor:
+    """The entries of a table by state and room."""
+    return table_QRX.flatten(0, 1).index_select(0, place_ND.flatten()).view(*place_ND.shape, *table_QRX.shape[2:])

@@ -27,7 +27,7 @@ from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import DataError
 from argbeam.runtime.device import power_of_two
-from argbeam.search.successors import Listed
+from argbeam.search.successors import NO_END, Listed
 
 NOWHERE, ROOT = 0, 1
 # Levels have a table while all tables together have at most so many entries, of 4 bytes each.
@@ -43,7 +43,9 @@ class TrieTables:
     first_X: Int[Tensor, " X"]
     token_E: Int[Tensor, " E"]
     key_E: Int[Tensor, " E"]  # node * V + token of each edge: in order, for a binary search
+    to_end_E: Int[Tensor, " E"]  # the fewest tokens to the end of an entry, that of the edge included
     child_DV: Int[Tensor, "D V"]
+    to_end_DV: Int[Tensor, "D V"]
     dense_levels: int
     widths: tuple[int, ...]
 
@@ -153,14 +155,32 @@ class Trie:
         dense_levels = max(1, int((ends[1:] * self.vocabulary <= _DENSE).sum()))
         nodes = int(ends[dense_levels])
         child_DV = np.zeros((nodes, self.vocabulary), np.int32)
+        to_end_DV, to_end_E = np.full_like(child_DV, NO_END, np.int16), self._to_end_X[2:] + np.int16(1)
         edges = np.arange(self.first_X[nodes], dtype=np.int32)
-        child_DV[np.repeat(np.arange(nodes), branching_X[:nodes]), self.token_E[edges]] = edges + 2
+        place = np.repeat(np.arange(nodes), branching_X[:nodes]), self.token_E[edges]
+        child_DV[place], to_end_DV[place] = edges + 2, to_end_E[edges]
         parent_E = np.repeat(np.arange(len(branching_X)), branching_X)
-        arrays = (self.first_X, self.token_E, parent_E * self.vocabulary + self.token_E, child_DV)
-        first_X, token_E, key_E, tables_DV = (torch.from_numpy(array.copy()).to(device) for array in arrays)
+        key_E = parent_E * self.vocabulary + self.token_E
+
+        def table(array: IntArray) -> Tensor:
+            return torch.from_numpy(array.copy()).to(device)
+
         # Kernels come in sizes of powers of two: few sizes for many levels.
         rounded = tuple(power_of_two(max(1, width)) for width in widths)
-        return TrieTables(first_X, token_E, key_E, tables_DV, dense_levels, rounded)
+        of_edges = (table(self.first_X), table(self.token_E), table(key_E), table(to_end_E))
+        return TrieTables(*of_edges, table(child_DV), table(to_end_DV), dense_levels, rounded)
+
+    @cached_property
+    def _to_end_X(self) -> IntArray:
+        """The fewest tokens from each node to the end of an entry, from the last level to the first."""
+        to_end_X = np.zeros(len(self.first_X) - 1, np.int16)
+        for first, last in reversed(list(pairwise(np.cumsum((ROOT, *self.levels)).tolist()))):
+            edge_X = self.first_X[first : last + 1]
+            inner_X = np.flatnonzero(np.diff(edge_X))
+            if len(inner_X):
+                below_E = to_end_X[edge_X[0] + 2 : edge_X[-1] + 2]
+                to_end_X[first + inner_X] = np.minimum.reduceat(below_E, edge_X[inner_X] - edge_X[0]) + 1
+        return to_end_X
 
 
 @dataclass(frozen=True)
@@ -178,13 +198,18 @@ class TrieChoices:
         return self.tables.child_DV.shape[1]
 
     def allowed(self) -> Bool[Tensor, "N V"] | Bool[Tensor, "1 V"]:
+        return self.to_end() < NO_END
+
+    def to_end(self) -> Int[Tensor, "N V"] | Int[Tensor, "1 V"]:
         if self.depth == 0:
-            return self.tables.child_DV[ROOT : ROOT + 1] > NOWHERE
+            return self.tables.to_end_DV[ROOT : ROOT + 1]
         if self.depth < self.tables.dense_levels:
-            return self.tables.child_DV[self.node_N] > NOWHERE
+            return self.tables.to_end_DV[self.node_N]
         listed = self._successors()
-        count_NV = torch.zeros(len(self.node_N), self.vocabulary, dtype=torch.int32, device=self.node_N.device)
-        return count_NV.scatter_add_(1, listed.tokens_NW, listed.real_NW.to(torch.int32)) > 0
+        assert listed.to_end_NW is not None
+        to_end_NW = listed.to_end_NW.to(torch.int32).masked_fill(~listed.real_NW, NO_END)
+        none_NV = torch.full((len(to_end_NW), self.vocabulary), NO_END, dtype=torch.int32, device=to_end_NW.device)
+        return none_NV.scatter_reduce_(1, listed.tokens_NW, to_end_NW, "amin")
 
     def listed(self) -> Listed | None:
         if 2 * self.tables.width(self.depth) > self.vocabulary:
@@ -209,8 +234,9 @@ class TrieChoices:
         place_W = torch.arange(tables.width(self.depth), dtype=torch.int32, device=self.node_N.device)
         edges_NW = tables.first_X[self.node_N][:, None] + place_W
         real_NW = edges_NW < tables.first_X[self.node_N + 1][:, None]
-        edges_NW = edges_NW.clamp(max=len(tables.token_E) - 1)
-        return Listed(tables.token_E.index_select(0, edges_NW.flatten()).view_as(edges_NW).long(), real_NW)
+        edges_X = edges_NW.clamp(max=len(tables.token_E) - 1).flatten()
+        tokens_NW = tables.token_E.index_select(0, edges_X).view_as(real_NW)
+        return Listed(tokens_NW.long(), real_NW, tables.to_end_E.index_select(0, edges_X).view_as(real_NW))
 
 
 def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntArray, IntArray, int]:
