@@ -102,6 +102,34 @@ def test_bso_and_its_gradients_are_those_of_rescoring_every_violating_prefix(fam
 
 
 @every_family
+def test_a_model_in_float32_has_the_loss_and_gradients_of_float64(family: str) -> None:
+    """To 1e-4 of their size; with all violations the same."""
+    found = []
+    for model in (adapt(tiny(family)), adapt(tiny(family).float())):
+        batch = make_batch(EXAMPLES, size=4, target_length=6, specials=model.specials)
+        out = Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0)(model, batch, None)
+        gradient = torch.cat([part.flatten() for part in gradients_of(out.total, model).values()])
+        found.append((out.total.dtype, out.total.detach().double(), gradient.double(), out.sums["violations"]))
+    (_, total, gradient, violations), (dtype, *single) = found
+    assert dtype == torch.float32 and single[2] == violations > 3
+    torch.testing.assert_close(single[0], total, rtol=1e-4, atol=0)
+    assert (single[1] - gradient).norm() < 1e-4 * gradient.norm()
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "llama"])
+def test_a_model_in_bf16_is_searched_with_scores_in_float32(family: str) -> None:
+    """As `generate` does: sums of log-probabilities rounded to bf16 would tie, and the beam would be arbitrary."""
+    model = adapt(tiny(family).to(torch.bfloat16))
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    loss = Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0)
+    out = loss(model, batch, None)
+    assert out.total.dtype == torch.float32 and out.total.isfinite()
+    with torch.no_grad():
+        state = model.step(model.encode(batch, None), batch.sentence_B)
+        assert model.scores(model.output(state)[:, None]).dtype == torch.float32
+
+
+@every_family
 def test_a_training_step_asks_nothing_of_the_host(family: str) -> None:
     """As on a GPU, where it is captured in a graph: no value is read, nothing is copied from the host."""
     model = adapt(tiny(family))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS
@@ -110,19 +111,50 @@ def test_captured_losses_train_as_eager_ones(tmp_path: Path, monkeypatch: pytest
 
 
 def train_in_group(folder: str) -> None:
-    model = tiny("t5")
-    trainer_of(model, Path(folder), size=2).train()
-    if torch.distributed.get_rank() == 0:
-        Path(folder, "weights.json").write_text(json.dumps({k: v.tolist() for k, v in weights_of(model).items()}))
+    """By DDP, and with the weights of layers split over the processes (FSDP2)."""
+    whole, split = tiny("t5"), tiny("t5")
+    trainer_of(whole, Path(folder), size=2).train()
+    rank = torch.distributed.get_rank()
+    trainer = trainer_of(split, Path(folder), size=2)
+    for module in [module for module in split.modules() if type(module).__name__ == "T5Block"]:
+        fully_shard(module)
+    fully_shard(split)
+    inputs = collated(rows(causal=False)[2 * rank : 2 * rank + 2])
+    for update in range(2):
+        trainer.state.global_step = update
+        trainer.compute_loss(split, inputs, num_items_in_batch=torch.tensor(4)).backward()
+        with torch.no_grad():
+            for weight in split.parameters():
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+    gathered = {name: weight.full_tensor().detach() for name, weight in split.named_parameters()}
+    if rank == 0:
+        for name, weights in (("ddp", weights_of(whole)), ("fsdp", gathered)):
+            found = {key: weight.tolist() for key, weight in weights.items()}
+            Path(folder, f"{name}.json").write_text(json.dumps(found))
 
 
-def test_two_processes_train_as_one_with_the_same_batch(tmp_path: Path) -> None:
+def test_two_processes_train_as_one_with_the_same_batch_with_whole_and_split_weights(tmp_path: Path) -> None:
     in_group(2, tmp_path, train_in_group, str(tmp_path), forked=True)
-    found = json.loads((tmp_path / "weights.json").read_text())
-    alone = tiny("t5")
-    trainer_of(alone, tmp_path, size=4).train()
-    for name, weight in weights_of(alone).items():
-        torch.testing.assert_close(torch.tensor(found[name], dtype=torch.float64), weight, rtol=1e-6, atol=1e-7)
+    alone = by_hand(tiny("t5"))
+    for name in ("ddp", "fsdp"):
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        for key, weight in alone.items():
+            torch.testing.assert_close(torch.tensor(found[key], dtype=torch.float64), weight, rtol=1e-6, atol=1e-6)
+
+
+def test_split_weights_of_a_causal_model_are_refused(tmp_path: Path) -> None:
+    """FSDP frees a layer's weights after its backward pass, and the keys of the prompt need them once more."""
+    from transformers import Seq2SeqTrainingArguments
+
+    class Split(SearchTrainer):
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            self.is_fsdp_enabled = True
+
+    arguments = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True)
+    message = refusal(lambda: Split(tiny("llama"), arguments, loss=LOSS), error=ConfigError)
+    assert message == "FSDP with LlamaForCausalLM; accepted: an encoder-decoder, or one copy of the weights per process"
 
 
 def test_lora_trains_evaluates_by_generate_and_goes_home(tmp_path: Path) -> None:

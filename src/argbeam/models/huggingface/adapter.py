@@ -57,7 +57,8 @@ class HuggingFaceModel(nn.Module):
         source_BS, length_B = batch.source_BS, batch.source_length_B
         base = plain_model(self.network)
         position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
-        output_BH = _precise(output_layer(base).weight.new_zeros(len(source_BS), base.config.hidden_size))
+        # Weights may be split over processes: nothing is made like them.
+        output_BH = torch.zeros(len(source_BS), base.config.hidden_size, dtype=base.dtype, device=source_BS.device)
         masks = None if noise is None else PassMasks(noise, SOURCE_SITE, source_BS.shape[1])
         steps = batch.target_BT.shape[1] + len(self.decoder_prompt)
         shared: dict[str, Any] = {"masks": None if noise is None else PassMasks(noise, OUTPUT_SITE, steps)}
@@ -74,7 +75,7 @@ class HuggingFaceModel(nn.Module):
             shared |= {"prompt": source_BS.gather(1, last_B1), "first": last_B1}
             with dropping(masks):
                 shared["prompts"] = self._prompts(source_BS[:, :-1], position_S[:-1] < last_B1)
-        return State(shared, {"output": output_BH})
+        return State(shared, {"output": _precise(output_BH)})
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         shared, rows = state.sentence, len(tokens_N)

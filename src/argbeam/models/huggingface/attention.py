@@ -8,7 +8,8 @@ and `Trainer` work as before.
 Letters: N rows, B sentences, H heads, h heads of keys, Q queries of a row, A keys, D width of a head.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,12 +38,14 @@ class SplitKeys:
     value: Float[Tensor, "N h A D"]
 
 
-@dataclass
 class RowCache:
-    """The cache that a causal model is called with: it fills `layers`, and gets its keys in two parts."""
+    """The cache that a causal model is called with: it fills `layers`, and gets its keys in two parts.
 
-    layers: list[tuple[Tensor, Tensor]]
-    prompts: list[Prompt] = field(default_factory=list)
+    No dataclass: FSDP hands copies of dataclasses to the layers, and what these fill would be lost.
+    """
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], prompts: Sequence[Prompt] = ()) -> None:
+        self.layers, self.prompts = layers, prompts
 
     def update(self, key: Tensor, value: Tensor, layer: int, *more: Any, **others: Any) -> tuple[Any, Any]:
         if layer < len(self.layers):
