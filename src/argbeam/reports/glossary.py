@@ -19,6 +19,27 @@ _WORDS = {
 }
 
 
+# Titles of the parts of a score.
+_PARTS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "uas": "UAS",
+    "las": "LAS",
+    "exact": "Exact matches in percent",
+    "unseen": "Exact matches in percent, of unseen sources",
+    "regex": "Equal regular expressions in percent",
+    "token_error_rate": "Token error rate",
+    "length": "Output length over reference length",
+}
+_RANKED = {"top": "References among the {} best in percent", "ndcg": "NDCG@{}", "hit": "Hit@{}"}
+
+
+def part_title(part: str) -> str:
+    """The title of a part of a score: "BLEU", "NDCG@10"."""
+    kind = part.rstrip("0123456789")
+    return _RANKED[kind].format(part[len(kind) :]) if kind in _RANKED else _PARTS.get(part, part)
+
+
 def words_table() -> Table:
     """What the words of the page mean."""
     return Table("Words", ["word", "meaning"], [list(row) for row in _WORDS.items()], [])

@@ -13,13 +13,17 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Table:
-    """A table with notes; `signatures` say what its numbers depend on, and are folded away on the page."""
+    """A table with notes; `signatures` say what its numbers depend on, and are folded away on the page.
+
+    `folded`: so is the table itself.
+    """
 
     title: str
     headers: list[str]
     rows: list[list[str]]
     notes: list[str]
     signatures: list[str] = field(default_factory=list)
+    folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 # Distinct without colour vision too (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^")
-_FEW = 6  # lines that are named at their ends; more have a legend
+_LABEL = 0.23  # inches from the name of a line to the next
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,18 @@ def colours_of(systems: Iterable[str]) -> dict[str, str]:
 def lines_svg(
     title: str, x_label: str, curves: Sequence[Curve], *, y_label: str = "", ticks: Sequence[int] = ()
 ) -> bytes:
-    """Curves over whole numbers; `ticks` are the marked ones, if not all."""
+    """Curves over whole numbers; `ticks` are the marked ones, if not all. A dashed line beside a solid one of its
+    colour has no name."""
     figure, axes = _figure(title, x_label, y_label)
     curves = [curve for curve in curves if curve.y]
     for number, curve in enumerate(curves):
         look = {"color": curve.colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1.4}
         look |= {"linestyle": "--", "alpha": 0.6} if curve.dashed else {}
-        axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, label=curve.label, **look)
+        axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, **look)
     if ticks:
         axes.set_xticks(ticks)
-    if len(curves) > _FEW:
-        _legend(figure, axes)
-    else:
-        _name_ends(axes, curves)
+    solid = {curve.colour for curve in curves if not curve.dashed}
+    _name_ends(figure, axes, [curve for curve in curves if not curve.dashed or curve.colour not in solid])
     return _svg(figure)
 
 
@@ -83,26 +82,38 @@ def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _name_ends(axes: Any, curves: Sequence[Curve]) -> None:
-    """The name of each line beside its last point, moved up where two would overlap."""
+def _name_ends(figure: Any, axes: Any, curves: Sequence[Curve]) -> None:
+    """The name of each line beside its last point, moved where two would overlap; many names make a taller figure."""
+    figure.set_figheight(max(figure.get_figheight(), _LABEL * (len(curves) + 5)))
     low, high = axes.get_ylim()
-    least, lowest = 0.065 * (high - low), low
-    for curve in sorted(curves, key=lambda curve: curve.y[-1]):
-        lowest = max(curve.y[-1], lowest)
-        end, place = (curve.x[-1], curve.y[-1]), (1.03, lowest)
+    apart = _LABEL * (high - low) / (figure.get_figheight() - 1)
+    curves = sorted(curves, key=lambda curve: curve.y[-1])
+    heights = _spread([curve.y[-1] for curve in curves], apart, high - apart / 2)
+    for curve, height in zip(curves, heights, strict=True):
         line = {"arrowstyle": "-", "color": curve.colour, "linewidth": 0.5, "alpha": 0.5}
         text = {"color": curve.colour, "fontsize": 8, "va": "center", "annotation_clip": False}
+        end, place = (curve.x[-1], curve.y[-1]), (1.03, height)
         axes.annotate(curve.label, end, place, textcoords=axes.get_yaxis_transform(), arrowprops=line, **text)
-        lowest += least
+
+
+def _spread(heights: Sequence[float], apart: float, top: float) -> list[float]:
+    """Rising heights moved up until they are `apart`, then down below the top.
+
+    [1, 1, 2] become [0, 1, 2] where names are 1 apart and the top is at 2.
+    """
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max([height, *(before + apart for before in placed[-1:])]))
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], placed[i + 1] - apart if i + 1 < len(placed) else top)
+    return placed
 
 
 def _legend(figure: Any, axes: Any) -> None:
     # Outside the axes: a legend inside covers points.
     entries = axes.get_legend_handles_labels()
-    many = len(entries[1]) > 4
-    figure.set_size_inches(*((8.5, 4.2) if many else (6, 3.9)))
-    place = {"loc": "outside right upper"} if many else {"loc": "outside lower left", "ncols": 2}
-    figure.legend(*entries, fontsize=8, frameon=False, **place)
+    figure.set_figheight(3.6 + _LABEL * -(-len(entries[1]) // 2))
+    figure.legend(*entries, fontsize=8, frameon=False, loc="outside lower left", ncols=2)
 
 
 def _svg(figure: Any) -> bytes:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from argbeam.errors import ArgbeamError, DataError
-from argbeam.reports.glossary import words_table
+from argbeam.reports.glossary import part_title, words_table
 from argbeam.reports.page import Page, Plot, Table, write_pages
 from argbeam.reports.plots import Curve, bars_svg, colours_of, lines_svg
 from argbeam.reports.records import EpochRow, EvaluationRow, RunRecords, read_rows, read_run_records
@@ -19,14 +19,6 @@ from argbeam.settings.recipe_files import leaves, read_recipe_json
 # Parts of a score without gains: more is not better.
 _NO_GAIN = ("length", "token_error_rate")
 _FIX = "was the file edited?"
-# Titles of the parts of a score.
-_PARTS = {
-    "bleu": "BLEU",
-    "uas": "UAS",
-    "las": "LAS",
-    "exact": "Exact matches in percent",
-    "length": "Output length over reference length",
-}
 
 
 @dataclass(frozen=True)
@@ -168,7 +160,7 @@ def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> 
     notes = [f"Gains are over {reference.label}."] if reference else []
     signatures = [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]
     return Table(
-        f"{_PARTS.get(part, part)} on the {first.split} split, {first.task.replace('_', ' ')}",
+        f"{part_title(part)} on the {first.split} split, {first.task.replace('_', ' ')}",
         ["system", *(f"beam {beam}" for beam in beams)],
         [[row.label, *(cell(row, beam) for beam in beams)] for row in rows],
         notes,
@@ -225,7 +217,7 @@ def settings_table(runs: Sequence[RunData]) -> Table:
     keys = dict.fromkeys(key for settings in by_run.values() for key in settings)
     cells = {key: [json.dumps(s[key], ensure_ascii=False) if key in s else "" for s in by_run.values()] for key in keys}
     rows = [[key, *values] for key, values in cells.items() if len(set(values)) > 1]
-    return Table("Settings that differ", ["setting", *by_run], rows, [])
+    return Table("Settings that differ", ["setting", *by_run], rows, [], folded=True)
 
 
 def _plots(runs: Sequence[RunData]) -> Iterator[Plot]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from argbeam.metrics.significance import p_text
+from argbeam.reports.glossary import part_title
 from argbeam.reports.page import Page, Plot, Table, write_pages
 from argbeam.reports.plots import Curve, colours_of, lines_svg
 from argbeam.reproduce.corpora import GENERATED
@@ -21,6 +22,19 @@ from argbeam.reproduce.results import (
 
 _TITLE = "Beam-search optimization: the paper's tables"
 _SYSTEMS = {"cross_entropy": "cross-entropy", "bso": "BSO", "conbso": "ConBSO"}
+_CORPORA = {
+    "ptb": "Penn Treebank",
+    "ud-english": "UD English",
+    "iwslt14": "IWSLT 2014",
+    "multi30k": "Multi30k",
+    "tatoeba": "Tatoeba",
+    "nl-rx-turk": "NL-RX-Turk",
+    "anselm": "Anselm",
+    "uspto-50k": "USPTO-50k",
+    "office": "Amazon Office",
+    "beauty": "Amazon Beauty",
+    GENERATED: "a generated corpus",
+}
 # A score of fewer sentences says nothing.
 _FEWEST_OF_A_LENGTH = 20
 
@@ -56,12 +70,10 @@ def score_table(results: Results, table: TableResult) -> Table:
     for label, scores in paper.rows.items() if paper else ():
         if label not in shown:
             rows.append([label, *map(_paper_cell, scores), *("-" for _ in table.beams), "0", "-", "-"])
-    names = "/".join(part.upper() for part in table.parts)
     notes = [
         f"Paper: {paper.title}." if paper else "The paper has no such table.",
-        f"Ours: {names} on {table.planned.corpus}, {table.planned.split}; mean over seeds, ± standard deviation of the "
-        "seeds. Minutes are of one run, pre-training included; runs went side by side.",
-        f"metric {table.metric}",
+        "Ours: mean over seeds, ± standard deviation of the seeds. Minutes are of one run, pre-training included; runs "
+        "went side by side.",
     ]
     if table.planned.corpus == GENERATED:
         notes.append(
@@ -73,7 +85,7 @@ def score_table(results: Results, table: TableResult) -> Table:
     else:
         over = "".join(f", and in brackets over {first.label}'s" for first in table.references[:1])
         notes.insert(2, f"Seconds per epoch are the median of the last stage's epochs, training without dev{over}.")
-    return Table(table.heading, columns, rows, notes)
+    return Table(_heading(table, _metric(table)), columns, rows, notes, [f"metric {table.metric}"])
 
 
 def _epoch_cell(results: Results, table: TableResult, row: RowResult) -> str:
@@ -89,7 +101,7 @@ def output_length_tables(table: TableResult) -> list[Table]:
     """Output length over reference length, where the length is open: a gain that is only length shows here."""
     rows = [[row.label, *(_cell(_summaries(["length"], row, beam)) for beam in table.beams)] for row in table.rows]
     headers = ["system", *(f"beam {beam}" for beam in table.beams)]
-    named = Table(f"{table.heading}: output length over reference length", headers, rows, [])
+    named = Table(_heading(table, part_title("length")), headers, rows, [])
     return [named] if any(cell != "-" for row in rows for cell in row[1:]) else []
 
 
@@ -109,8 +121,9 @@ def gain_table(table: TableResult, reference: RowResult, tests: Significance) ->
         "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is two-tailed where "
         "its signature says tails:2; tests of version 0.1 count one tail: about half as much."
     ]
-    notes += [f"p ({part}): {one}" for part in table.parts for one in tests.signatures(table, reference, part)]
-    return Table(f"{table.heading}: gain over {reference.label}", [*_headers(table), "seeds"], rows, notes)
+    signatures = [f"p ({part}): {one}" for part in table.parts for one in tests.signatures(table, reference, part)]
+    title = _heading(table, f"Gain in {_metric(table)} over {reference.label},")
+    return Table(title, [*_headers(table), "seeds"], rows, notes, signatures)
 
 
 def sentence_length_tables(table: TableResult) -> list[Table]:
@@ -130,7 +143,7 @@ def sentence_length_tables(table: TableResult) -> list[Table]:
         f"Words of the reference, punctuation included. {reference.label}'s row has its scores. Sentences: {counts}; "
         f"lengths that fewer than {_FEWEST_OF_A_LENGTH} have are left out."
     ]
-    title = f"{table.heading}: gain over {reference.label} by words, beam {beam}"
+    title = _heading(table, f"Gain in {_metric(table)} over {reference.label}, by number of words, beam {beam},")
     return [Table(title, ["system", *lengths, "seeds"], rows, notes)] if lengths else []
 
 
@@ -173,7 +186,8 @@ def runs_table(results: Results) -> Table:
     total = sum(run.seconds for run in results.runs.values()) / 60
     seeds = ", ".join(f"{one:,.1f}" for one in minutes.values())
     notes = [f"Training took {total:,.1f} minutes, as the sum over runs; seed by seed {seeds}."]
-    return Table("Runs", ["run", "recipe", "started from", "epoch kept", "seconds", "device"], rows, notes)
+    headers = ["run", "recipe", "started from", "epoch kept", "seconds", "device"]
+    return Table("Runs", headers, rows, notes, folded=True)
 
 
 def plots(results: Results) -> Iterator[Plot]:
@@ -183,9 +197,10 @@ def plots(results: Results) -> Iterator[Plot]:
     for table in results.tables:
         curves = list(_gain_curves(table, colours))
         if curves:
-            part = table.parts[0].upper()
-            title = f"{table.planned.title}, {table.planned.corpus}: gain over {table.references[0].label}, {part}"
-            yield Plot(title, lines_svg(title, "test beam K_te", curves, y_label=f"gain, {part}", ticks=table.beams))
+            part = part_title(table.parts[0])
+            title = _heading(table, f"Gain in {part} over {table.references[0].label},")
+            x_label = "test beam" + (", dashed: the paper's gains" if any(curve.dashed for curve in curves) else "")
+            yield Plot(title, lines_svg(title, x_label, curves, y_label=f"gain in {part}", ticks=table.beams))
     if results.timing is not None:
         beams = [beam for beam in PAPER_SPEED if beam]
         ours = {
@@ -199,7 +214,8 @@ def plots(results: Results) -> Iterator[Plot]:
         speeds = [PAPER_SPEED[0] / PAPER_SPEED[beam] for beam in beams]
         paper = Curve("BSO, paper", beams, speeds, colours["BSO"], dashed=True)
         title = "Time of a training step, in times of cross-entropy's"
-        yield Plot(title, lines_svg(title, "train beam K_tr", [bso, paper, conbso], y_label="times"))
+        x_label = "train beam, dashed: the paper's times"
+        yield Plot(title, lines_svg(title, x_label, [bso, paper, conbso], y_label="times"))
 
 
 def _gain_curves(table: TableResult, colours: Mapping[str, str]) -> Iterator[Curve]:
@@ -218,6 +234,17 @@ def _gain_curves(table: TableResult, colours: Mapping[str, str]) -> Iterator[Cur
             paper = {beam: parts[0] for beam, parts in gains if parts}
             if paper:
                 yield Curve(f"{row.label}, paper", list(paper), list(paper.values()), colour, dashed=True)
+
+
+def _heading(table: TableResult, figures: str) -> str:
+    """A title in words: "BLEU on the test split, word ordering, UD English"."""
+    title, corpus = table.planned.title, _CORPORA.get(table.planned.corpus, table.planned.corpus)
+    names = [title[0].lower() + title[1:], *([corpus] if corpus.split()[-1] not in title else [])]
+    return f"{figures} on the {table.planned.split} split, {', '.join(names)}"
+
+
+def _metric(table: TableResult) -> str:
+    return "/".join(map(part_title, table.parts))
 
 
 def _headers(table: TableResult) -> list[str]:

@@ -89,10 +89,6 @@ class TableResult:
     metric: str
 
     @property
-    def heading(self) -> str:
-        return f"{self.planned.title}, {self.planned.corpus}, {self.planned.split}"
-
-    @property
     def references(self) -> list[RowResult]:
         """The reference rows that have scores."""
         rows = {row.label: row for row in self.rows if row.by_seed}

@@ -229,17 +229,17 @@ def test_a_system_has_one_colour_on_all_plots_and_losses_of_two_kinds_share_no_a
     assert "Dev BLEU at beam 5, word ordering" in drawn
 
 
-@pytest.mark.parametrize("ends", [(1.0, 2.0, 3.0), (1.0, 1.0, 1.001, 9.0)])
+@pytest.mark.parametrize("ends", [(1.0, 2.0, 3.0), (1.0, 1.0, 1.001, 9.0), (-5.0, *[2.0] * 15)])
 def test_lines_are_named_at_their_ends_and_names_cover_neither_axes_nor_each_other(ends: tuple[float, ...]) -> None:
     figure, axes = plots._figure("Dev BLEU at beam 5, word ordering", "epoch", "")
     curves = [Curve(f"system {number}", [1, 2], [0.0, end], "#0072B2") for number, end in enumerate(ends)]
     for curve in curves:
         axes.plot(curve.x, curve.y)
-    plots._name_ends(axes, curves)
+    plots._name_ends(figure, axes, curves)
     text = plots._svg(figure).decode()
     assert all(curve.label in text for curve in curves) and not figure.legends
     boxes = [Text.get_window_extent(name) for name in axes.texts]
-    assert len(boxes) == len(ends)
+    assert len(boxes) == len(ends) and all(box.y1 <= figure.bbox.y1 for box in boxes)
     assert not any(box.overlaps(axes.get_window_extent()) for box in boxes)
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 

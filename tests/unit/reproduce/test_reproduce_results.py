@@ -131,7 +131,7 @@ def test_scores_are_means_with_their_spread_beside_the_papers(ordering: Path) ->
         ["ConBSO", "28.60", "34.30", "34.50", "30.00", "31.00", "32.00", "1", "1.5"],
         ["LSTM-LM", "15.40", "-", "26.80", "-", "-", "-", "0", "-"],
     ]
-    assert f"metric {METRIC}" in found.notes
+    assert f"metric {METRIC}" in found.signatures
     planned = replace(results.tables[0].planned, corpus="generated")
     assert (
         score_table(results, replace(results.tables[0], planned=planned)).notes[-1].endswith("nothing of the systems.")
@@ -224,7 +224,7 @@ def test_gains_by_length_are_over_the_reference_of_the_same_seed(lengths: Path, 
     score of 19 sentences, and test alone."""
     results = read_results(lengths)
     (found,) = sentence_length_tables(results.tables[0])
-    assert found.title == "parsing, small, test: gain over seq2seq by words, beam 5"
+    assert found.title == "Gain in UAS/LAS over seq2seq, by number of words, beam 5, on the test split, parsing, small"
     assert found.headers == ["system", "up to 10", "21 to 30", "61 and more", "seeds"]
     assert found.rows == [
         ["seq2seq", "40.50/20.50 ± 0.71/0.71", "30.00/15.00 ± 0.00/0.00", "11.00/5.50 ± 1.41/0.71", "2"],
@@ -235,7 +235,7 @@ def test_gains_by_length_are_over_the_reference_of_the_same_seed(lengths: Path, 
     assert found.notes[0].endswith("Sentences: 1,200, 20, 70; lengths that fewer than 20 have are left out.")
     write_page(lengths, tmp_path / "page")
     text = (tmp_path / "page" / "reproduction.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (.*by words.*)$", text, re.MULTILINE) == [found.title]
+    assert re.findall(r"^## (.*by number of words.*)$", text, re.MULTILINE) == [found.title]
 
 
 def test_seeds_that_were_scored_on_other_sentences_are_not_put_together(lengths: Path) -> None:
@@ -288,7 +288,7 @@ def test_each_table_says_how_its_own_tests_were_made(tmp_path: Path) -> None:
     tests = Significance(tmp_path, results.tables)
     for one in results.tables:
         gains = gain_table(one, one.rows[0], tests)
-        (signature,) = [note for note in gains.notes if note.startswith("p (bleu): ")]
+        (signature,) = [line for line in gains.signatures if line.startswith("p (bleu): ")]
         assert f"|tok:{one.planned.name}|" in signature
 
 
@@ -380,7 +380,7 @@ def test_the_page_needs_no_other_file_and_no_run_folder(ordering: Path, tmp_path
     page, notes = write_page(ordering, tmp_path / "page")
     text, tables = page.read_text(encoding="utf-8"), notes.read_text(encoding="utf-8")
     assert text.count("data:image/svg+xml;base64,") == 1  # gains
-    assert "by words" not in tables  # the records have no scores by length
+    assert "by number of words" not in tables  # the records have no scores by length
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert METRIC in text and "21.00 ± 1.41" in text
     assert "| BSO | +2.80 | +3.40 | +3.30 | +2.00 | +2.00 | +4.50 |" in tables
