@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from argbeam import Bso, CrossEntropy, LogprobSum, Unconstrained, make_batch
+from argbeam import Bso, CrossEntropy, LogprobSum, Noise, Unconstrained, make_batch
 from argbeam.data.generated.corpus import splits
 from argbeam.huggingface import SearchTrainer, Texts, adapt, search_by
 from argbeam.losses.contract import Loss
@@ -75,7 +75,8 @@ def fine_tune(network: Any, tokenizer: Any, data: Pairs, loss: Loss, *, epochs: 
     for epoch in range(epochs):
         for start in range(0, len(examples), 32):
             batch = make_batch(examples[start : start + 32], specials=model.specials)
-            out = loss.at(epoch)(model, batch, None)
+            noise = Noise(1, torch.tensor(epoch * len(examples) + start), batch.sentence_B)  # of dropout
+            out = loss.at(epoch)(model, batch, noise)
             optimizer.zero_grad()
             (out.total / len(batch.sentence_B)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

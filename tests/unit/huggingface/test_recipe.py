@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import argbeam
+from argbeam.data.batches import Example, make_batch
 from argbeam.errors import ConfigError
+from argbeam.search.successors import allowed_tokens
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe
 from argbeam.tasks import Translation
@@ -91,6 +93,18 @@ def test_the_run_keeps_its_tokenizer(folder: Path) -> None:
     assert again.target == task.target
     assert again.example(task.read("train").items[1], 1) == task.example(task.read("train").items[1], 1)
     assert task.score(task.read("dev").items, [(3,)] * 4).parts["exact"] == 0
+
+
+def test_a_trie_of_targets_has_their_token_ids(folder: Path) -> None:
+    """Items to recommend by their codes, which are tokens: a list of targets is the constraint."""
+    (folder / "items.txt").write_text("KO BA\nBA\n", encoding="utf-8")
+    constraint = {"kind": "trie", "file": "items.txt", "forbidden": "leave_out"}
+    task = Translation.fit(parse_recipe(table(folder, task={"kind": "text2text", "constraint": constraint}), ()))
+    ko, ba, end = (*task.target.encode(["KO", "BA"]), task.target.specials.eos)
+    choices = task.constraint.start(make_batch([Example((4,), (), 0)], specials=task.target.specials))
+    assert allowed_tokens(choices, len(task.target))[0].nonzero()[:, 0].tolist() == sorted([ko, ba])
+    after = allowed_tokens(choices.advance(torch.tensor([ko])), len(task.target))[0]
+    assert after.nonzero()[:, 0].tolist() == [ba] and end not in (ko, ba)
 
 
 def test_what_does_not_fit_a_pretrained_model_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
