@@ -17,7 +17,7 @@ from beartype import beartype
 
 FIRST, THEN_EVERY = 4, 32
 _jaxtyped = jaxtyping.jaxtyped
-_calls: Counter[Callable[..., Any]] = Counter()
+_calls: Counter[str] = Counter()  # by name: a function inside another is a new one each time
 
 
 def check_some_calls(modules: list[str]) -> None:
@@ -43,15 +43,17 @@ def some_calls(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
             return type(thing)(decorated(thing.__func__))
         if isinstance(thing, property):
             return property(*(f and decorated(f) for f in (thing.fget, thing.fset, thing.fdel)))
-        checking = _jaxtyped(thing, typechecker=typechecker)
+        name, checking = f"{thing.__module__}.{thing.__qualname__}", None
 
         @functools.wraps(thing)
         def called(*arguments: Any, **named: Any) -> Any:
-            number = _calls[thing]
-            _calls[thing] = number + 1
-            if number < FIRST or number % THEN_EVERY == 0:
-                return checking(*arguments, **named)
-            return thing(*arguments, **named)
+            nonlocal checking
+            number = _calls[name]
+            _calls[name] = number + 1
+            if number >= FIRST and number % THEN_EVERY:
+                return thing(*arguments, **named)
+            checking = checking or _jaxtyped(thing, typechecker=typechecker)  # it takes time: not before it is used
+            return checking(*arguments, **named)
 
         return called
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
+from argbeam import huggingface
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
-from argbeam.huggingface import SearchTrainer, adapt
+from argbeam.huggingface import adapt
 from argbeam.huggingface.labels import batch_of
 from argbeam.losses import Bso
 from argbeam.losses.mixer import Baseline, Mixer
@@ -68,7 +69,7 @@ def trainer_of(model: Any, folder: Path, *, size: int = 4, accumulate: int = 1, 
     data: Any = rows(causal=not model.config.is_encoder_decoder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return SearchTrainer(
+        return huggingface.SearchTrainer(
             model, arguments, loss=loss, train_dataset=data, eval_dataset=data[:2], data_collator=collated
         )
 
@@ -205,6 +206,6 @@ def test_labels_lose_the_decoder_prompt_and_what_follows_the_end() -> None:
 
 
 def test_a_loss_with_weights_of_its_own_is_refused(tmp_path: Path) -> None:
-    call = lambda: SearchTrainer(tiny("gpt2"), loss=Mixer(ANYTHING, Baseline(8)))  # noqa: E731
+    call = lambda: huggingface.SearchTrainer(tiny("gpt2"), loss=Mixer(ANYTHING, Baseline(8)))  # noqa: E731
     assert "has weights of its own" in refusal(call, error=ConfigError)
     assert "transformers" in sys.modules
