@@ -15,7 +15,7 @@ from typing import Any
 import jaxtyping
 from beartype import beartype
 
-FIRST, THEN_EVERY = 4, 32
+FIRST, THEN_EVERY = 4, 128
 _jaxtyped = jaxtyping.jaxtyped
 _calls: Counter[str] = Counter()  # by name: a function inside another is a new one each time
 

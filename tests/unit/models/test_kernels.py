@@ -207,15 +207,22 @@ def test_attention_to_more_slots_and_a_longer_prompt_than_a_block_has() -> None:
 
 # Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.
 SEARCHES = [(1, 5), (4, 3), (6, 40), (3, 1100)]
+RULES = {"last_score": LastScore(), "score_sum": ScoreSum(), "logprob_sum": LogprobSum()}
+STOPS: dict[str, Stop | None] = {"fixed": None, "top": StopTop()}  # `best` is as fixed length here
+STARTS = [(0, False), (1, False), (1, True)]  # seed, whether it is the first step
+# Any three of these choices meet.
+STEPS = [
+    pytest.param(
+        *SEARCHES[a], bool(b), RULES[rule], STOPS[stop], *STARTS[(a + b + c + d) % 3], id=f"{a}-{b}-{rule}-{stop}"
+    )
+    for a in range(4)
+    for b in range(2)
+    for c, rule in enumerate(RULES)
+    for d, stop in enumerate(STOPS)
+]
 
 
-@pytest.mark.parametrize(("beam_size", "columns"), SEARCHES)
-@pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize(
-    "rule", [LastScore(), ScoreSum(), LogprobSum()], ids=["last_score", "score_sum", "logprob_sum"]
-)
-@pytest.mark.parametrize("stop", [None, StopTop()], ids=["fixed", "top"])  # `best` is as fixed length here
-@pytest.mark.parametrize(("seed", "first"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(("beam_size", "columns", "listed", "rule", "stop", "seed", "first"), STEPS)
 @interpreted
 def test_a_step_of_the_search(
     beam_size: int, columns: int, listed: bool, rule: ScoreRule, stop: Stop | None, seed: int, first: bool

@@ -29,6 +29,7 @@ from groups import command, end_group, in_group, said, start_group
 from small_runs import (
     ADAMW,
     BSO,
+    GENERATED,
     PRETRAIN,
     SMOOTHED,
     final_tensors,
@@ -137,7 +138,7 @@ TRANSFORMER = 'model={kind="transformer",layers=1,hidden=8,heads=2,feed_forward=
 
 @pytest.mark.parametrize(("task", "model"), [("parsing", ()), ("translation", (TRANSFORMER,))])
 def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, model: tuple[str, ...], tmp_path: Path) -> None:
-    """An LSTM and a Transformer. Twelve generated sentences in batches of five, one epoch of each stage."""
+    """An LSTM and a Transformer. Six generated sentences in batches of five, one epoch of each stage."""
     losses = {"pretrain": PRETRAIN["loss"], "bso": BSO["loss"], "mixer": {"kind": "mixer"}, "mrt": {"kind": "mrt"}}
     stages = {name: {**PRETRAIN, "loss": loss, "epochs": 1, "optimizer": OPTIMIZER} for name, loss in losses.items()}
     # A large eps: from nothing, Adam takes a gradient of 1e-17 for a large one too.
@@ -146,7 +147,8 @@ def test_two_processes_train_the_model_of_one_on_other_tasks(task: str, model: t
         "optimizer": {**ADAMW, "eps": 0.01},
         "batch": {"tokens": 20, "accumulate": 2},
     }
-    recipe = small_recipe("batch.size=5", "decode.batch=2", *model, task=task, stages=stages)
+    data = {**GENERATED, "train": 6}
+    recipe = small_recipe("batch.size=5", "decode.batch=2", *model, task=task, data=data, stages=stages)
     in_group(2, tmp_path, trained, recipe_to_json(recipe), str(tmp_path / "run"))
     finish_in_float64(recipe, tmp_path / "alone")
     assert differences(tmp_path / "run", tmp_path / "alone") == []
