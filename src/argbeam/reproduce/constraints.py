@@ -26,7 +26,7 @@ _OTHER_MODELS = {
         "stages.cross_entropy.optimizer.rate=0.002",
     ),
 }
-_MODELS = {"regex": "lstm", "anselm": "lstm", "uspto": "transformer", "office": "transformer"}
+_MODELS = {"regex": "transformer", "anselm": "lstm", "uspto": "transformer", "office": "lstm"}
 _NAMES = {"lstm": "LSTM", "transformer": "Transformer"}
 
 

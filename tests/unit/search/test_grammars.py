@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -12,13 +13,14 @@ import torch
 from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
+from argbeam.runtime import device as devices
 from argbeam.search.constraints import automaton, rule_automata
 from argbeam.search.constraints.automaton import compile_grammar
 from argbeam.search.constraints.gbnf import gbnf_grammar, json_schema_grammar
 from argbeam.search.constraints.grammar import Spelling
 from argbeam.search.constraints.matchers import Matchers
 from argbeam.search.constraints.notations import lark_grammar, regular_expression
-from argbeam.search.constraints.pushdown import Pushdown
+from argbeam.search.constraints.pushdown import Pushdown, PushdownTables
 from argbeam.search.constraints.rule_automata import NotDeterministic
 from argbeam.search.successors import NO_END, Successors
 from oracles import example_of
@@ -165,6 +167,32 @@ def test_the_fewest_tokens_to_an_end_are_those_of_the_shortest_output(text: str,
             assert found[token] == shortest.get((*prefix, token), found[token])
             assert (*prefix, token) in shortest or len(prefix) + found[token] > most
         assert choices.allowed()[0].tolist() == [steps < NO_END for steps in found]
+
+
+@pytest.mark.skipif(not devices.TRITON_INSTALLED, reason="kernels need Triton, which is not made for this platform")
+@pytest.mark.parametrize("depth", [1, 3, 8])
+@pytest.mark.parametrize(("text", "letters"), [(BRACKETS, "()[]"), (POLISH, "+-xy")], ids=["brackets", "arities"])
+def test_the_kernel_of_grammars_has_the_stacks_of_plain_torch(
+    text: str, letters: str, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that move and take a token, most of them a valid one; on a GPU where there is one."""
+    from argbeam.search.constraints import pushdown_kernel
+
+    monkeypatch.setattr(devices, "kernels_usable", lambda *_: False)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    successors = Pushdown(compile_grammar(lark_grammar(text, characters(letters))), depth=depth)
+    random = torch.Generator().manual_seed(depth)
+    plain = successors.start(BATCH.to(device)).select(torch.zeros(40, dtype=torch.int64, device=device))
+    tables = [getattr(plain.tables, table.name) for table in fields(PushdownTables)]
+    for _ in range(9):
+        rows_N = torch.randint(40, (40,), generator=random).to(device)
+        weight_NV = plain.select(rows_N).allowed().double() + 0.01
+        tokens_N = torch.multinomial(weight_NV.cpu(), 1, generator=random)[:, 0].to(device)
+        stack_ND, to_end_NC = pushdown_kernel.push(plain.stack_ND, rows_N, tokens_N, *tables)
+        plain = plain.advance_from(rows_N, tokens_N)
+        assert torch.equal(stack_ND, plain.stack_ND)
+        fast = replace(plain, to_end_NC=to_end_NC)
+        assert torch.equal(fast.to_end(), plain.to_end()) and torch.equal(fast.allowed(), plain.allowed())
 
 
 def test_lists_and_tails_need_no_depth() -> None:

@@ -1,7 +1,7 @@
 """A deterministic grammar as successors: a bounded stack of states for each prefix, all of it tensors on the device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -9,8 +9,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
+from argbeam.runtime import device as devices
 from argbeam.search.constraints.automaton import DEAD, END, NOTHING, Automaton, ways_to_end
 from argbeam.search.successors import NO_END
+
+if devices.TRITON_INSTALLED:
+    from argbeam.search.constraints import pushdown_kernel
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ class Pushdown:
             ways = ways_to_end(found, self.depth)
             moves = (found.class_V, found.size_QC.astype(np.int16), found.pushed_QCM, found.ends_Q)
             arrays = (*moves, ways.state_QR, ways.token_QRC)
-            self._tables[device] = PushdownTables(*(torch.from_numpy(array).to(device) for array in arrays))
+            self._tables[device] = PushdownTables(
+                *(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)
+            )
         start_B1 = torch.full_like(batch.source_length_B, found.start)[:, None]
         stack_BD = torch.nn.functional.pad(start_B1, (0, self.depth - 1), value=NOTHING)
         return PushdownChoices(self._tables[device], stack_BD)
@@ -74,14 +80,19 @@ class PushdownChoices:
 
     A token is taken by the first state from the top that takes it, if all above it may end. Worked example, M = 2: in
     the stack `a b c` state b takes a token and pushes `x y`; the new stack is `x y c`.
+
+    `to_end_NC` is `to_end` by classes of tokens, where a kernel made it together with the stacks.
     """
 
     tables: PushdownTables
     stack_ND: Int[Tensor, "N D"]
+    to_end_NC: Int[Tensor, "N C"] | None = None
     end_symbol: bool = True
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:
+        if self.to_end_NC is not None:
+            return (self.to_end_NC < NO_END)[:, self.tables.class_V]
         # Of the states that are reached, one at most takes a token: the grammar is deterministic. Those below can end:
         # nothing was pushed that could not.
         token_NDC = _rows(self.tables.token_QRC, self._place_ND())
@@ -91,6 +102,8 @@ class PushdownChoices:
 
     def to_end(self) -> Int[Tensor, "N V"]:
         """By the state that takes a token, by those below it, and by the end symbol."""
+        if self.to_end_NC is not None:
+            return self.to_end_NC[:, self.tables.class_V]
         tables, place_ND = self.tables, self._place_ND()
         state_ND = _rows(tables.state_QR, place_ND)
         below_ND = state_ND.sum(1, keepdim=True, dtype=torch.int32) - state_ND.cumsum(1, dtype=torch.int32)
@@ -100,6 +113,8 @@ class PushdownChoices:
         return to_end_NC.to(torch.int16)[:, tables.class_V]
 
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "PushdownChoices":
+        if self._kernel_fits():
+            return self.advance_from(torch.arange(len(tokens_N), device=tokens_N.device), tokens_N)
         tables, depth = self.tables, self.stack_ND.shape[1]
         class_N = tables.class_V[tokens_N]
         size_ND = tables.size_QC[self.stack_ND, class_N[:, None]].long()
@@ -116,10 +131,22 @@ class PushdownChoices:
         source_ND = torch.where(new_D < size_N1, new_D, below_ND.clamp(max=both_NX.shape[1] - 1))
         stack_ND = torch.where(valid_N1, both_NX.gather(1, source_ND), NOTHING)
         dead_ND = ~valid_N1 & (new_D == 0)
-        return replace(self, stack_ND=stack_ND.masked_fill(dead_ND, DEAD))
+        return replace(self, stack_ND=stack_ND.masked_fill(dead_ND, DEAD), to_end_NC=None)
+
+    def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> "PushdownChoices":
+        if not self._kernel_fits():
+            return self.select(rows_N).advance(tokens_N)
+        tables = (getattr(self.tables, table.name) for table in fields(PushdownTables))
+        stack_ND, to_end_NC = pushdown_kernel.push(self.stack_ND, rows_N, tokens_N, *tables)
+        return replace(self, stack_ND=stack_ND, to_end_NC=to_end_NC)
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "PushdownChoices":
-        return replace(self, stack_ND=self.stack_ND.index_select(0, rows_N))
+        to_end_NC = None if self.to_end_NC is None else self.to_end_NC.index_select(0, rows_N)
+        return replace(self, stack_ND=self.stack_ND.index_select(0, rows_N), to_end_NC=to_end_NC)
+
+    def _kernel_fits(self) -> bool:
+        depth, classes = self.stack_ND.shape[1], self.tables.size_QC.shape[1]
+        return devices.kernels_usable(self.stack_ND) and pushdown_kernel.fits(depth, classes)
 
     def _reached_ND(self) -> Bool[Tensor, "N D"]:
         """Whether all states above may end."""
