@@ -76,6 +76,13 @@ def test_relative_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_room_is_drawn_and_described() -> None:
+    rooms = {path.parent.name for path in (ROOT / "src" / "argbeam").glob("*/__init__.py")}
+    drawn = set(re.findall(r">([a-z]+)</text>", text_of("docs/images/rooms.svg")))
+    described = set(re.findall(r"^\| `([a-z]+)` \|", text_of("docs/architecture.md"), re.MULTILINE))
+    assert rooms <= drawn and rooms == described
+
+
 def test_modules_and_files_named_in_the_docs_exist() -> None:
     """The changelog names old ones too."""
     for page in (page for page in PAGES if page.name != "CHANGELOG.md"):

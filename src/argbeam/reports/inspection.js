@@ -29,7 +29,8 @@ const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} 
 function showSummary() {
   const hasGold = data.runs.some((run) => run.with_gold);
   const where = data.split ? `split ${data.split}` : "lines";
-  byId("facts").textContent = `${data.sentences.length} sentences, ${where}, beam ${data.beam}: ` +
+  const count = data.sentences.length;
+  byId("facts").textContent = `${count} ${count === 1 ? "sentence" : "sentences"}, ${where}, beam ${data.beam}: ` +
     data.runs.map((run) => `${run.system} (${run.run})`).join(" and ");
   byId("summary").hidden = !hasGold;
   const place = byId("summary").lastElementChild;
@@ -40,7 +41,7 @@ function showSummary() {
       make("td", {}, `${found.lost} of ${run.with_gold} (${percent(found.lost, run.with_gold)})`),
       make("td", {}, bars(index, beam, found.by_step))));
     place.append(make("section", {}, make("h2", {}, run.system), make("p", {},
-      `${run.task}, ${run.model}, rule ${run.rule}, stop ${run.stop}. At beam ${data.beam}: ` +
+      `${run.task.replaceAll("_", " ")}, ${run.model}, rule ${run.rule}, stop ${run.stop}. At beam ${data.beam}: ` +
       `${run.right} outputs are gold, ${run.search_errors} are search errors (gold has the higher score). ` +
       `Training search: beam ${training.beam}, ${training.policy}, margin ${training.margin}` +
       (training.margin_per_token ? ` + ${training.margin_per_token} per token` : "") +
@@ -52,7 +53,7 @@ function showSummary() {
 
 function bars(run, beam, counts) {
   const most = Math.max(1, ...counts), width = 12;
-  const drawing = draw("svg", { class: "bars", width: Math.max(60, counts.length * width), height: 58, role: "img" });
+  const drawing = draw("svg", { class: "bars", width: Math.max(60, counts.length * width + 8), height: 58, role: "img" });
   counts.forEach((count, i) => {
     const height = (38 * count) / most;
     const bar = draw("rect", { x: i * width, y: 40 - height, width: width - 2, height: Math.max(height, count ? 1 : 0) });
@@ -157,6 +158,7 @@ function panel(run, about, view, r) {
 // Attention: a row for each token, a column for each token of the source; the darker, the more.
 function attention(name, run, tokens) {
   const rows = run.attention[name], side = 18, left = 110, top = 74, sources = run.source;
+  const most = Math.max(1, ...rows.flat());
   if (!rows.length) return "";
   const drawing = draw("svg", { width: left + sources.length * side + 60, height: top + rows.length * side + 6 });
   sources.forEach((token, s) => drawing.append(draw("text", { class: "dim",
@@ -165,7 +167,7 @@ function attention(name, run, tokens) {
     drawing.append(draw("text", { x: left - 6, y: top + t * side + 13, "text-anchor": "end" }, short(data.tokens[tokens[t]], 12)));
     weights.forEach((weight, s) => {
       const cell = draw("rect", { class: "weight", x: left + s * side, y: top + t * side, width: side - 1, height: side - 1,
-        "fill-opacity": weight / 100 });
+        "fill-opacity": weight / most });
       cell.append(draw("title", {}, `${data.tokens[sources[s]]}: ${weight} %`));
       drawing.append(cell);
     });
@@ -184,7 +186,8 @@ function story(run, view) {
   if (run.forbidden) return `The constraint forbids gold's token at step ${run.forbidden}: no search can find gold.`;
   if (view === "training" && run.training) {
     const at = (run.training.violation || []).flatMap((violated, t) => (violated ? [t + 1] : []));
-    return at.length ? `Gold's margin is violated at step ${at.join(", ")}.` : "Gold's margin is never violated.";
+    const steps = at.length > 1 ? `steps ${at.slice(0, -1).join(", ")} and ${at.at(-1)}` : `step ${at[0]}`;
+    return at.length ? `Gold's margin is violated at ${steps}.` : "Gold's margin is never violated.";
   }
   if (!run.lost) return "Gold stays on the beam.";
   const t = run.lost - 1, found = run.decoding;
@@ -204,7 +207,7 @@ function drawTree(view, r) {
     drawing.append(draw("text", { x: x(t), y: 16, class: "dim" }, `step ${t + 1}`));
     if (gold >= 0) {
       const rank = view.rank[t] ? `rank ${view.rank[t]}` : "far", margin = view.margin[t];
-      const lead = margin === null ? "" : ` ${margin >= 0 ? "+" : "\u2212"}${number(Math.abs(margin))}`;
+      const lead = margin === null ? "" : ` ${margin >= 0 ? "+" : "\u2212"}${Math.round(Math.abs(margin) * 100) / 100}`;
       drawing.append(draw("text", { x: x(t), y: 34, class: violated || "dg".includes(view.fates[t][gold]) ? "bad" : "dim" },
         `\u2605 ${rank}${lead}`));
     }
@@ -300,10 +303,10 @@ byId("help").lastElementChild.append(...[
   "\u2605 gold's prefix, thick path; dashed where it is not on the beam", "\u25b2 rival", "\u25a0 ended hypothesis",
   "dashed: dropped, not among the best", "dotted line: the search restarts from gold",
   "Above a step: gold's rank, and its score minus the rival's (training search) or the last place's (plain search)",
-  "Keys: j k next and previous sentence, v view, / filter, arrows move through the tree",
+  "Keys: j k next and previous sentence, v view, / filter, arrows move through the tree, Esc leaves a field",
 ].map((text) => make("div", {}, text)));
 showSummary();
-const asked = Number(location.hash.slice(1)) - 1;
-if (asked > 0 && asked < data.sentences.length) state.place = asked;
+const wanted = Number(location.hash.slice(1)) - 1;
+if (wanted > 0 && wanted < data.sentences.length) state.place = wanted;
 select();
 document.body.dataset.ready = "true";

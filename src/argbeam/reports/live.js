@@ -1,14 +1,21 @@
 
 // The live page of `argbeam serve`: a sentence of one's own, and what would come after other tokens.
 const question = { line: "", gold: "", prefix: [] };
+const asked = { word_ordering: ["The words of a sentence, in any order", "The right order, if you know it"],
+  parsing: ["A sentence", "Its tree, if you know it: word/head/label ..."],
+  recommendation: ["Items, oldest first", "The next item, if you know it"] }[data.runs[0].task] ||
+  ["A text", "The right output, if you know it"];
 const form = make("form", { class: "row", id: "ask" },
-  make("input", { id: "line", placeholder: "A sentence", "aria-label": "Sentence", dir: "auto", autocomplete: "off" }),
-  make("input", { id: "gold", placeholder: "The right output, if you know it", "aria-label": "Right output", dir: "auto", autocomplete: "off" }),
-  make("input", { id: "beam", type: "number", min: 1, max: 100, value: data.beam, "aria-label": "Beam" }),
+  make("input", { id: "line", placeholder: asked[0], "aria-label": asked[0], dir: "auto", autocomplete: "off" }),
+  make("input", { id: "gold", placeholder: asked[1], "aria-label": asked[1], dir: "auto", autocomplete: "off" }),
+  make("label", { for: "beam" }, "beam"), make("input", { id: "beam", type: "number", min: 1, max: 100, value: data.beam }),
   make("button", {}, "search"));
 const said = make("p", { id: "said", role: "status" });
 document.querySelector("header").append(form, make("p", { id: "forced", dir: "auto" }), said);
-document.querySelector("nav").hidden = byId("bar").hidden = true;
+for (const name of ["previous", "next", "place", "legend"]) byId(name).hidden = true;
+document.querySelector("nav").hidden = byId("decoding").parentNode.hidden = true;
+byId("facts").textContent = `${data.runs[0].system} (${data.runs[0].run}): what its beam search does with a sentence of yours`;
+byId("line").focus();
 
 async function ask(address, body) {
   try {
@@ -32,6 +39,8 @@ async function searchFor(prefix) {
   again.addEventListener("click", () => searchFor([]));
   byId("forced").replaceChildren(...(prefix.length ? ["forced: ", prefix.join(" "), " ", again] : []));
   byId("facts").textContent = `beam ${data.beam}: ${data.runs[0].system} (${data.runs[0].run})`;
+  byId("legend").hidden = false;
+  byId("decoding").parentNode.hidden = !question.gold;
   state.place = 0;
   select();
   document.body.dataset.searched = String(1 + Number(document.body.dataset.searched || 0));

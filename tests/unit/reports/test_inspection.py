@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+import argbeam.reports
+from argbeam.decoding import inspection
 from argbeam.decoding.batch_decoder import BatchDecoder
 from argbeam.decoding.inspection import TrainingSearch, inspect_examples
 from argbeam.reports.inspection import inspection_page, write_inspection
@@ -26,6 +29,7 @@ from browser import CHROMIUM, Browser, opened_browser
 from figure_1 import GOLD, SUCCESSORS, VOCABULARY, model
 from toy_task import ToyTask
 
+REPORTS = Path(argbeam.reports.__file__).parent
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: `apt-get install chromium` brings one")
 HOSTILE = '</script><script>document.title = "taken"</script><img src=x onerror="document.title = 1">'
 RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd \u0639\u0631\u0628\u064a \u202e reversed"
@@ -95,7 +99,7 @@ def test_the_page_shows_the_figure_and_hostile_text_as_text(browser: Browser, tm
     browser.open(page)
     assert "Gold falls off the beam at step 4: rank 4, 1 behind the last place." in browser.value("runs.textContent")
     browser.press("v")
-    assert "Gold's margin is violated at step 4, 6." in browser.value("runs.textContent")
+    assert "Gold's margin is violated at steps 4 and 6." in browser.value("runs.textContent")
     nodes = [node for node in browser.value(NODES) if not node.endswith("-100")]
     assert nodes == [
         *("1 \u2605 a 5", "1 the 4.5", "1 \u25b2 one 3"),
@@ -122,6 +126,39 @@ def test_the_page_shows_the_figure_and_hostile_text_as_text(browser: Browser, tm
     assert browser.value('document.querySelectorAll("img, script:not([id]) ~ script").length') == 0
     assert browser.value("document.title") == "argbeam inspect"
     assert browser.faults == []
+
+
+# The drawing as a file of its own, with the page's style of drawings.
+PICTURE = """(() => { const drawing = document.querySelector(".tree svg").cloneNode(true);
+    drawing.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    drawing.setAttribute("viewBox", `0 0 ${drawing.getAttribute("width")} ${drawing.getAttribute("height")}`);
+    return drawing.outerHTML.replaceAll("><", ">\\n<"); })()"""
+
+
+@needs_browser
+@pytest.mark.parametrize("view", ["plain", "training"])
+def test_the_pictures_of_the_figure_in_the_docs_are_the_pages(
+    view: str, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ARGBEAM_WRITE_PICTURES=1` writes them anew. The figure has no dropped hypotheses, and no scores of what would
+    follow them: the plain search ends where gold falls off."""
+    monkeypatch.setattr(inspection, "_SHOWN", 0)
+    data = figure_data()
+    (searched,) = data["sentences"][0]["runs"]
+    searched["decoding"] = {key: steps[: searched["lost"]] for key, steps in searched["decoding"].items()}
+    page, _ = write_inspection(data, tmp_path)
+    browser.open(page)
+    if view == "training":
+        browser.press("v")
+    styles = [(REPORTS / name).read_text(encoding="utf-8") for name in ("style.css", "inspection.css")]
+    used = [line for line in styles[1].splitlines() if re.match(r"(svg|\.edge|\.node|\.restart|\.bad)", line)]
+    style = "\n".join([styles[0].partition("* {")[0], *used, "svg { background: var(--paper) }"])
+    first, _, rest = browser.value(PICTURE).partition("\n")
+    picture = f"{first}\n<style>\n{style}\n</style>\n{rest}\n"
+    path = Path(__file__).parents[3] / "docs" / "images" / f"figure-1-{view}.svg"
+    if os.environ.get("ARGBEAM_WRITE_PICTURES"):
+        path.write_text(picture, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == picture
 
 
 @needs_browser
