@@ -85,6 +85,26 @@ def test_steps_and_given_tokens_score_as_full_forwards(family: str) -> None:
                 )
 
 
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_steps_have_the_gradients_of_one_pass_and_a_selection_copies_no_key(family: str) -> None:
+    """One row a sentence in the first step, two from the second on."""
+    model = adapt(tiny(family))
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    read_TN = torch.randint(4, VOCABULARY, (4, 6), generator=torch.Generator().manual_seed(2))
+    state = model.step(model.encode(batch, None), batch.sentence_B).select(torch.arange(6) // 2)
+    outputs = [model.output(state)]
+    for read_N in read_TN[1:]:
+        state = model.step(state, read_N)
+        outputs.append(model.output(state))
+    assert {name: tuple(part.shape) for name, part in state.hypothesis.items()} == {"output": (6, 8), "slots": (6, 4)}
+    at_once = model.unroll(model.encode(batch, None).repeated(2), read_TN)
+    torch.testing.assert_close(torch.stack(outputs), at_once, rtol=1e-5, atol=1e-6)
+    stepped, expected = (
+        gradients_of(x.square().sum(), model.network.base_model) for x in (torch.stack(outputs), at_once)
+    )
+    torch.testing.assert_close(stepped, expected, rtol=1e-4, atol=1e-5)
+
+
 @every_family
 @pytest.mark.parametrize("rule", [LastScore(), LogprobSum()], ids=["last_score", "logprob_sum"])
 def test_bso_and_its_gradients_are_those_of_rescoring_every_violating_prefix(family: str, rule: Any) -> None:

@@ -21,6 +21,7 @@ from argbeam.models.attention.cache import seen_by_pairs
 from argbeam.models.huggingface.attention import NAME, Prompt, RowCache, register, see_all
 from argbeam.models.huggingface.attention_weights import attention_weights
 from argbeam.models.huggingface.dropout import OUTPUT_SITE, SOURCE_SITE, PassMasks, dropping
+from argbeam.models.huggingface.slots import OwnKeys
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 
@@ -61,12 +62,16 @@ class HuggingFaceModel(nn.Module):
         output_BH = torch.zeros(len(source_BS), base.config.hidden_size, dtype=base.dtype, device=source_BS.device)
         masks = None if noise is None else PassMasks(noise, SOURCE_SITE, source_BS.shape[1])
         steps = batch.target_BT.shape[1] + len(self.decoder_prompt)
-        shared: dict[str, Any] = {"masks": None if noise is None else PassMasks(noise, OUTPUT_SITE, steps)}
+        shared: dict[str, Any] = {
+            "masks": None if noise is None else PassMasks(noise, OUTPUT_SITE, steps),
+            "steps": steps,
+        }
         if self.crosses:
             real_B11S = (position_S < length_B[:, None])[:, None, None]
             with dropping(masks):
                 found = base.get_encoder()(input_ids=source_BS, attention_mask=real_B11S)
             shared |= {"memory": found.last_hidden_state, "real": real_B11S}
+            shared["bias"] = torch.zeros_like(real_B11S, dtype=base.dtype).masked_fill(~real_B11S, -torch.inf)
             # Filled on the device: a copy from the host could not be captured.
             prompt_BP = torch.cat([source_BS.new_full((len(source_BS), 1), token) for token in self.decoder_prompt], 1)
             shared |= {"prompt": prompt_BP, "cross": None}
@@ -78,21 +83,24 @@ class HuggingFaceModel(nn.Module):
         return State(shared, {"output": _precise(output_BH)})
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
-        shared, rows = state.sentence, len(tokens_N)
-        tokens_NT = tokens_N[:, None]
-        if state.time == 0:
-            tokens_NT = _of_rows(shared["prompt"], rows)
-        own, layers = state.hypothesis, list[tuple[Tensor, Tensor]]()
-        while f"key {len(layers)}" in own:
-            layers.append((own[f"key {len(layers)}"], own[f"value {len(layers)}"]))
-        before = layers[0][0].shape[2] if layers else 0
-        mask_11QA = _causal(tokens_NT.shape[1], tokens_NT.device) if tokens_NT.shape[1] > 1 else None
+        shared, tokens_NT, mask_11QA = state.sentence, tokens_N[:, None], None
+        first = state.time == 0
+        if first:
+            tokens_NT = _of_rows(shared["prompt"], len(tokens_N))
+            mask_11QA = _causal(tokens_NT.shape[1], tokens_NT.device) if tokens_NT.shape[1] > 1 else None
+            own = self._no_keys(shared)
+        else:
+            own = shared["own"].step(state.hypothesis["slots"], shared.get("prompts", ()))
+        before = 0 if first else own.get_seq_length()
         with dropping(shared["masks"], before):
-            output_NTH, layers, cross = self._read(shared, tokens_NT, layers, before, mask_11QA)
-        hypothesis = {"output": output_NTH[:, -1]}
-        for i, (key, value) in enumerate(layers):
-            hypothesis |= {f"key {i}": key, f"value {i}": value}
-        return State({**shared, "cross": cross}, hypothesis, state.time + 1)
+            output_NTH, cross = self._read(shared, tokens_NT, own, before, mask_11QA)
+        if first:
+            layers = own.layers if not self.crosses else _keys_and_values(own)
+            keys, slots_NT = OwnKeys.of(layers, sentences=len(shared["prompt"]), steps=shared["steps"])
+        else:
+            keys, slots_NT = own.after()
+        shared = {**shared, "cross": cross, "own": keys}
+        return State(shared, {"output": output_NTH[:, -1], "slots": slots_NT}, state.time + 1)
 
     def output(self, state: State) -> Float[Tensor, "N H"]:
         return state.hypothesis["output"]
@@ -134,7 +142,7 @@ class HuggingFaceModel(nn.Module):
         else:
             mask = seen_by_pairs(F.pad(restarted_TB, (0, 0, extra, 0)))[:, None]
         with dropping(state.sentence["masks"]):
-            output_NXH, _, _ = self._read(state.sentence, tokens_NX, [], 0, mask)
+            output_NXH, _ = self._read(state.sentence, tokens_NX, self._no_keys(state.sentence), 0, mask)
         return output_NXH[:, extra:].transpose(0, 1)
 
     def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
@@ -156,47 +164,50 @@ class HuggingFaceModel(nn.Module):
             parts[part].append(weight)
         return parts
 
+    def _no_keys(self, shared: Mapping[str, Any]) -> Any:
+        """The cache of a pass that begins with the decoder's first token."""
+        return _cache_of(()) if self.crosses else RowCache(shared["prompts"])
+
     def _read(
         self,
         shared: Mapping[str, Any],
         tokens_NT: Int[Tensor, "N T"],
-        layers: list[tuple[Tensor, Tensor]],
+        own: Any,
         before: int,
         mask: Bool[Tensor, "G 1 Q A"] | None,
-    ) -> tuple[Float[Tensor, "N T H"], list[tuple[Tensor, Tensor]], Any]:
-        """The decoder's last layer, each layer's keys and values with those of the new tokens, and the source's."""
+    ) -> tuple[Float[Tensor, "N T H"], Any]:
+        """The decoder's last layer, and the keys and values of the source; those of the tokens go into `own`."""
         base = plain_model(self.network)
         mask = see_all(tokens_NT.device) if mask is None else mask
         if not self.crosses:
-            rows = RowCache(list(layers), shared["prompts"])
             position_NT = _of_rows(shared["first"], len(tokens_NT)) + before
             position_NT = position_NT + torch.arange(tokens_NT.shape[1], device=tokens_NT.device)
             found = _stack(base)(
                 input_ids=tokens_NT,
                 attention_mask=mask,
                 position_ids=position_NT,
-                past_key_values=rows,
+                past_key_values=own,
                 use_cache=True,
             )
-            return _precise(found.last_hidden_state), rows.layers, None
+            return _precise(found.last_hidden_state), None
         from transformers import EncoderDecoderCache
 
-        own, cross = _cache_of(layers), _cache_of(shared["cross"] or ())
+        cross = _cache_of(shared["cross"] or ())
         found = base.get_decoder()(
             input_ids=tokens_NT,
             attention_mask=mask,
             encoder_hidden_states=shared["memory"],
-            encoder_attention_mask=shared["real"],
+            encoder_attention_mask=shared["bias"],
             past_key_values=EncoderDecoderCache(own, cross),
             use_cache=True,
         )
-        return _precise(found.last_hidden_state), _keys_and_values(own), _keys_and_values(cross)
+        return _precise(found.last_hidden_state), _keys_and_values(cross)
 
     def _prompts(self, prompt_BP: Int[Tensor, "B P"], real_BP: Bool[Tensor, "B P"]) -> list[Prompt]:
         """Keys and values of all tokens of the prompts but the last, right-padded; none for prompts of one token."""
         if prompt_BP.shape[1] == 0:
             return []
-        rows, base = RowCache([]), plain_model(self.network)
+        rows, base = RowCache(), plain_model(self.network)
         positions_1P = torch.arange(prompt_BP.shape[1], device=prompt_BP.device)[None]
         mask = _causal(prompt_BP.shape[1], prompt_BP.device)
         _stack(base)(

@@ -2,15 +2,15 @@
 
 transformers calls it with the queries of N rows. Shapes say what is shared: keys of B < N rows are those of sentences
 (a source), and a mask with more queries than a row has puts rows side by side (gold and its rival). Keys of a causal
-model come in two parts, those of the prompt and the row's own. In every other case it is ordinary attention: `generate`
-and `Trainer` work as before.
+model come in two parts, those of the prompt and the row's own. In a search the rows' own keys lie in slots of their
+sentence (`slots`). In every other case it is ordinary attention: `generate` and `Trainer` work as before.
 
 Letters: N rows, B sentences, H heads, h heads of keys, Q queries of a row, A keys, D width of a head.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -38,22 +38,41 @@ class SplitKeys:
     value: Float[Tensor, "N h A D"]
 
 
+class Biases(Protocol):
+    """Makes the bias of a step over slots."""
+
+    def bias(self, position_bias: Tensor | None, dtype: torch.dtype) -> Float[Tensor, "B H R A"]: ...
+
+
+@dataclass(frozen=True)
+class SlotKeys:
+    """Keys and values in slots of the sentences, those of the prompt if there is one, and what each row sees.
+
+    `positions` is the length of a row: transformers asks for it as the keys' shape.
+    """
+
+    key: Float[Tensor, "B h A D"]
+    value: Float[Tensor, "B h A D"]
+    prompt: Prompt | None
+    seen: Biases
+    positions: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.key.shape[:2], self.positions, self.key.shape[3])
+
+
 class RowCache:
-    """The cache that a causal model is called with: it fills `layers`, and gets its keys in two parts.
+    """The cache of a causal model in a pass over given tokens: it fills `layers`, and gets its keys in two parts.
 
     No dataclass: FSDP hands copies of dataclasses to the layers, and what these fill would be lost.
     """
 
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], prompts: Sequence[Prompt] = ()) -> None:
-        self.layers, self.prompts = layers, prompts
+    def __init__(self, prompts: Sequence[Prompt] = ()) -> None:
+        self.layers, self.prompts = list[tuple[Tensor, Tensor]](), prompts
 
     def update(self, key: Tensor, value: Tensor, layer: int, *more: Any, **others: Any) -> tuple[Any, Any]:
-        if layer < len(self.layers):
-            before, values = self.layers[layer]
-            key, value = torch.cat([before, key], 2), torch.cat([values, value], 2)
-            self.layers[layer] = (key, value)
-        else:
-            self.layers.append((key, value))
+        self.layers.append((key, value))
         if not self.prompts:
             return key, value
         return SplitKeys(self.prompts[layer], key, value), value
@@ -76,7 +95,7 @@ def register() -> None:
 def attention(
     module: nn.Module,
     query: Float[Tensor, "N H Q D"],
-    key: Float[Tensor, "M h A D"] | SplitKeys,
+    key: Float[Tensor, "M h A D"] | SplitKeys | SlotKeys,
     value: Float[Tensor, "M h A D"],
     attention_mask: Tensor | None,
     scaling: float | None = None,
@@ -89,13 +108,26 @@ def attention(
     if attention_mask is not None and attention_mask.shape[2:] == (1, 1):
         attention_mask = None
     lanes = 1 if attention_mask is None else max(1, attention_mask.shape[2] // queries)
-    if isinstance(key, SplitKeys):
-        found = _two_parts(query, key, attention_mask, lanes=lanes, scaling=scaling)
+    bias: Tensor | None
+    if isinstance(key, SlotKeys):
+        rows, bias = query.shape[0] // key.key.shape[0], key.seen.bias(position_bias, query.dtype)
+        if key.prompt is None:
+            grouped = query.shape[1] != key.key.shape[1]
+            found = F.scaled_dot_product_attention(
+                _beside(query, rows), key.key, key.value, attn_mask=bias, scale=scaling, enable_gqa=grouped
+            )
+            found = _apart(found, rows)
+        else:
+            found = _two_parts(query, key.prompt, key.key, key.value, bias, lanes=rows, scaling=scaling)
+    elif isinstance(key, SplitKeys):
+        own = (_beside(key.key, lanes), _beside(key.value, lanes))
+        bias = _bias(attention_mask, None, query.dtype)
+        found = _two_parts(query, key.prompt, *own, bias, lanes=lanes, scaling=scaling)
     else:
         # Rows of one sentence: all of them where keys are the sentence's, else those that see one another.
         shared = query.shape[0] // key.shape[0]
         rows = max(shared, lanes)
-        if position_bias is not None and rows > 1:
+        if position_bias is not None and rows > 1 and not (shared > 1 and queries == 1):
             position_bias = position_bias.repeat(1, 1, rows, 1 if shared > 1 else rows)
         bias = _bias(attention_mask, position_bias, query.dtype)
         if shared == 1:
@@ -113,20 +145,27 @@ def attention(
     return found.transpose(1, 2).contiguous(), None
 
 
-def _two_parts(query: Tensor, keys: SplitKeys, mask: Tensor | None, *, lanes: int, scaling: float | None) -> Tensor:
-    """Attention to the prompt of the sentence and to the row's own keys, under one softmax."""
-    prompt, rows = keys.prompt, query.shape[0] // keys.prompt.key.shape[0]
+def _two_parts(
+    query: Float[Tensor, "N H Q D"],
+    prompt: Prompt,
+    key: Float[Tensor, "G h A D"],
+    value: Float[Tensor, "G h A D"],
+    bias: Tensor | None,
+    *,
+    lanes: int,
+    scaling: float | None,
+) -> Float[Tensor, "N H Q D"]:
+    """Attention to the prompt of the sentence and to the keys of `lanes` rows side by side, under one softmax."""
+    rows = query.shape[0] // prompt.key.shape[0]
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     to_prompt = _product(_beside(query, rows), prompt.key.transpose(2, 3)) * scale
     to_prompt = _apart(to_prompt.masked_fill(~prompt.real_B11S, -torch.inf), rows)
-    to_own = _product(_beside(query, lanes), _beside(keys.key, lanes).transpose(2, 3)) * scale
-    bias = _bias(mask, None, query.dtype)
-    to_own = to_own if bias is None else to_own + bias
-    to_own, own = _apart(to_own, lanes), lanes * keys.key.shape[2]
+    to_own = _product(_beside(query, lanes), key.transpose(2, 3)) * scale
+    to_own = _apart(to_own if bias is None else to_own + bias, lanes)
     # Softmax in single precision at least, as transformers does.
-    precise = torch.promote_types(query.dtype, torch.float32)
+    precise, own = torch.promote_types(query.dtype, torch.float32), key.shape[2]
     weights = torch.cat([to_own, to_prompt], 3).softmax(3, dtype=precise).to(query.dtype)
-    found = _apart(_product(_beside(weights[..., :own], lanes), _beside(keys.value, lanes)), lanes)
+    found = _apart(_product(_beside(weights[..., :own], lanes), value), lanes)
     return found + _apart(_product(_beside(weights[..., own:], rows), prompt.value), rows)
 
 
