@@ -148,6 +148,8 @@ def test_split_weights_of_a_causal_model_are_refused(tmp_path: Path) -> None:
     """FSDP frees a layer's weights after its backward pass, and the keys of the prompt need them once more."""
     from transformers import Seq2SeqTrainingArguments
 
+    from argbeam.huggingface import SearchTrainer
+
     class Split(SearchTrainer):
         def create_accelerator_and_postprocess(self) -> None:
             super().create_accelerator_and_postprocess()
