@@ -59,8 +59,12 @@ function bars(run, beam, counts) {
     const bar = draw("rect", { x: i * width, y: 40 - height, width: width - 2, height: Math.max(height, count ? 1 : 0) });
     bar.append(draw("title", {}, `step ${i + 1}: ${count}`));
     if (Number(beam) === data.beam && count) {
+      const choose = () => { state.step = i + 1; state.run = run; byId("which").value = "lost"; select(); };
       bar.style.cursor = "pointer";
-      bar.addEventListener("click", () => { state.step = i + 1; state.run = run; byId("which").value = "lost"; select(); });
+      for (const [name, value] of [["tabindex", 0], ["role", "button"], ["aria-label", `step ${i + 1}: ${count} lost`]])
+        bar.setAttribute(name, value);
+      bar.addEventListener("click", choose);
+      bar.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(); });
     }
     drawing.append(bar);
     if (i === 0 || (i + 1) % 5 === 0) drawing.append(draw("text", { x: i * width, y: 54, class: "dim" }, i + 1));

@@ -6,7 +6,7 @@ const asked = { word_ordering: ["The words of a sentence, in any order", "The ri
   recommendation: ["Items, oldest first", "The next item, if you know it"] }[data.runs[0].task] ||
   ["A text", "The right output, if you know it"];
 const form = make("form", { class: "row", id: "ask" },
-  make("input", { id: "line", placeholder: asked[0], "aria-label": asked[0], dir: "auto", autocomplete: "off" }),
+  make("input", { id: "line", required: "", placeholder: asked[0], "aria-label": asked[0], dir: "auto", autocomplete: "off" }),
   make("input", { id: "gold", placeholder: asked[1], "aria-label": asked[1], dir: "auto", autocomplete: "off" }),
   make("label", { for: "beam" }, "beam"), make("input", { id: "beam", type: "number", min: 1, max: 100, value: data.beam }),
   make("button", {}, "search"));
