@@ -135,7 +135,13 @@ def _trie(recipe: Recipe, settings: TrieConstraint, target: TargetSide, assets: 
     lines = () if path is None else map(target.symbols, read_text([path]))
     words = chain(lines, target.training_targets() if settings.training_targets else ())
     vocabulary, unknown = target.vocabulary, Counter[str]()
-    trie = Trie.of(_known(words, vocabulary, unknown), vocabulary=len(vocabulary), specials=vocabulary.specials)
+    entries = _known(words, vocabulary, unknown)
+    first = next(entries, None)
+    if first is None:
+        raise DataError(
+            f"{path}: all {unknown['entries']:,} entries have unknown tokens; one at least must be an output"
+        )
+    trie = Trie.of(chain([first], entries), vocabulary=len(vocabulary), specials=vocabulary.specials)
     facts = {"entries": trie.entries, "entries with unknown tokens left out": unknown["entries"]}
     return ValidOutputs(trie, facts, lambda: trie.saved, leaves_out)
 
@@ -148,8 +154,12 @@ def _grammar(
     assert path is not None
     text = assets[_DATA].decode() if _DATA in assets else "\n".join(line for _, line in open_lines(path))
     spelling = Spelling.of(target.vocabulary, target.unit, target.symbols)
-    read = NOTATIONS[settings.notation]
-    grammar = read(text.strip() if settings.notation == "regex" else text, spelling, where=str(path))
+    if not text.strip():
+        raise DataError(f"{path}: an empty file; a grammar in the notation {settings.notation} is expected")
+    one_line = settings.notation == "regex"
+    if one_line and "\n" in text.strip():
+        raise DataError(f"{path}:2: a second line; a regular expression is one line")
+    grammar = NOTATIONS[settings.notation](text.strip() if one_line else text, spelling, where=str(path))
     successors: Pushdown | Matchers
     facts: dict[str, int | str]
     try:

@@ -130,9 +130,30 @@ def test_every_notation_makes_a_constraint(tmp_path: Path, notation: str, text: 
     assert (constraint_facts(task).get(host) == "rule start starts with itself") == (notation == "lark")
 
 
-def test_a_wrong_grammar_names_its_file(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, 'start: "q"', "task.constraint.kind=grammar")
-    assert refusal(lambda: Translation.fit(recipe)).startswith(f"{tmp_path / 'list.txt'}: no output is valid")
+@pytest.mark.parametrize(
+    ("notation", "text", "message"),
+    [
+        ("lark", 'start: "q"', ": no output is valid: the grammar derives nothing from the tokens of the vocabulary"),
+        ("lark", " \n", ": an empty file; a grammar in the notation lark is expected"),
+        ("regex", "x\ny\n", ":2: a second line; a regular expression is one line"),
+        ("regex", "[a-f", ": '[a-f' is no regular expression: string index out of range"),
+        ("gbnf", "root ::= other", ': not a grammar in GBNF: EBNF parser error at line 1, column 10: Rule "other" is'),
+        ("json_schema", "[1]", ": not a JSON Schema that can be a grammar: Schema should be an object or bool"),
+        ("json_schema", '{"a": ', ": not a JSON Schema that can be a grammar: Failed to parse JSON: "),
+    ],
+)
+def test_a_wrong_grammar_names_its_file(tmp_path: Path, notation: str, text: str, message: str) -> None:
+    recipe = recipe_of(tmp_path, text, "task.constraint.kind=grammar", f"task.constraint.notation={notation}")
+    assert refusal(lambda: Translation.fit(recipe)).startswith(f"{tmp_path / 'list.txt'}{message}")
+
+
+def test_a_list_without_an_entry_that_could_be_an_output_names_its_file(tmp_path: Path) -> None:
+    """Errors of the file itself name it once."""
+    path = tmp_path / "list.txt"
+    unknown = f"{path}: all 2 entries have unknown tokens; one at least must be an output"
+    assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "q\nx q\n"))) == unknown
+    assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "x\n\n"))).startswith(f"{path}:2: an empty line")
+    assert refusal(lambda: Translation.fit(recipe_of(tmp_path, ""))).startswith(f"{path}: an empty file")
 
 
 def test_a_run_may_start_from_one_without_its_constraint(tmp_path: Path) -> None:

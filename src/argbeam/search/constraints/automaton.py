@@ -63,10 +63,10 @@ def ways_to_end(automaton: Automaton, depth: int) -> WaysToEnd:
     edges_EX = np.column_stack([state_E, automaton.size_QC[state_E, class_E], automaton.pushed_QCM[state_E, class_E]])
     some_EX = np.unique(edges_EX, axis=0)  # classes with the same effect are one edge; edges of a state are neighbours
     by_room_RQ = np.where(automaton.ends_Q, 0, NO_END)[None]  # without room
-    endless_Q = _settled(some_EX, by_room_RQ, longest)
+    endless_Q = _settled(some_EX, by_room_RQ, longest) if longest > 1 else None
     for room in range(1, depth + 1):
         by_room_RQ = np.vstack([by_room_RQ, _settled(some_EX, np.vstack([by_room_RQ, by_room_RQ[-1:]]), room)])
-        if room >= longest and (by_room_RQ[-longest:] == endless_Q).all():
+        if endless_Q is None or (room >= longest and (by_room_RQ[-longest:] == endless_Q).all()):
             break
     token_QRC = np.full((states, len(by_room_RQ) - 1, classes), NO_END, np.int16)
     for room in range(1, len(by_room_RQ)):

@@ -119,5 +119,6 @@ def _letters(text: str, dash: str = "-") -> list[str]:
 
 
 def _reason(error: Exception) -> str:
-    """The end of xgrammar's message, which starts with a place in its own source."""
-    return " ".join(str(error).split()).rpartition(" is false: ")[2]
+    """Xgrammar's message without the time and the place in its source, and without the schema at its end."""
+    message = " ".join(str(error).split()).rpartition(" is false: ")[2].partition(" The JSON string is:")[0]
+    return re.sub(r"^\[[\d:]+\] \S+: ", "", message)

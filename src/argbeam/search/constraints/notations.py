@@ -164,7 +164,7 @@ def _pattern_node(pattern: str, alphabet: Alphabet, where: str) -> Node:
 
     try:
         parsed = greenery.parse(pattern)
-    except (NoMatch, ValueError) as error:
+    except (NoMatch, ValueError, IndexError) as error:  # IndexError: its end is missing
         raise DataError(f"{where}: {pattern!r} is no regular expression: {' '.join(str(error).split())}") from None
 
     def node(part: Any) -> Node:

@@ -22,6 +22,8 @@ from argbeam.search.constraints.grammar import (
 )
 
 _MOST_STATES = 20_000
+# States of all subsets together: seconds of work.
+_MOST_SUBSETS = 5_000_000
 
 
 class NotDeterministic(Exception):  # noqa: N818  the reason why a grammar needs another way, no mistake
@@ -154,9 +156,12 @@ class RuleAutomata:
         nfa.connect(self.rules[name], start, end)
         first = len(self.edges)
         known = {nfa.closure([start]): first}
-        waiting = list(known)
+        waiting, work = list(known), 0
         while waiting:
             subset = waiting.pop(0)
+            work += len(subset)
+            if work > _MOST_SUBSETS:
+                raise NotDeterministic(f"more than {_MOST_SUBSETS:,} states in subsets of rule {name}")
             self.edges.append({})
             self.final.append(end in subset)
             self.rule_of.append(name)
