@@ -8,7 +8,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.data.vocabulary import SpecialTokens
 from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import per_sentence
 from argbeam.losses.replay import token_logprobs
@@ -23,6 +22,21 @@ from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Choices, Successors
 
 
+@dataclass(frozen=True)
+class Start:
+    """Sentences without outputs yet: states and choices of the empty prefixes, and the limit of each output."""
+
+    batch: Batch
+    state: State
+    choices: Choices
+    limit_B: Int[Tensor, " B"]
+
+    @property
+    def steps(self) -> int:
+        """At least the maximum of `limit_B`, known without asking the device."""
+        return self.batch.target_BT.shape[1]
+
+
 class Candidates(Protocol):
     """Source of the candidates."""
 
@@ -30,16 +44,7 @@ class Candidates(Protocol):
     def beam(self) -> int:
         """Beam of its search; 0 without a search."""
 
-    def __call__(
-        self,
-        model: Model,
-        state: State,
-        choices: Choices,
-        noise: Noise | None,
-        limit_B: Int[Tensor, " B"],
-        steps: int,
-        specials: SpecialTokens,
-    ) -> Outputs:
+    def __call__(self, model: Model, start: Start, noise: Noise | None) -> Outputs:
         """R outputs per sentence."""
 
 
@@ -50,18 +55,17 @@ class Sampled:
     size: int
     beam = 0
 
-    def __call__(
-        self,
-        model: Model,
-        state: State,
-        choices: Choices,
-        noise: Noise | None,
-        limit_B: Tensor,
-        steps: int,
-        specials: SpecialTokens,
-    ) -> Outputs:
-        noise = needed(noise, "mrt")
-        return sample(model, state, choices, noise, rows=self.size, length_B=limit_B, steps=steps, specials=specials)
+    def __call__(self, model: Model, start: Start, noise: Noise | None) -> Outputs:
+        return sample(
+            model,
+            start.state,
+            start.choices,
+            needed(noise, "mrt"),
+            rows=self.size,
+            length_B=start.limit_B,
+            steps=start.steps,
+            specials=start.batch.specials,
+        )
 
 
 @dataclass(frozen=True)
@@ -75,28 +79,19 @@ class Searched:
     def beam(self) -> int:
         return self.size
 
-    def __call__(
-        self,
-        model: Model,
-        state: State,
-        choices: Choices,
-        noise: Noise | None,
-        limit_B: Tensor,
-        steps: int,
-        specials: SpecialTokens,
-    ) -> Outputs:
+    def __call__(self, model: Model, start: Start, noise: Noise | None) -> Outputs:
         found = beam_search(
             model,
-            state,
-            choices,
+            start.state,
+            start.choices,
             beam_size=self.size,
-            length_B=limit_B,
-            steps=steps,
+            length_B=start.limit_B,
+            steps=start.steps,
             rule=LogprobSum(),
             stop=StopBest() if self.open_length else None,
             n_best=self.size,
             end_early=False,
-            specials=specials,
+            specials=start.batch.specials,
         )
         return Outputs(found.tokens_BNT, found.length_BN)
 
@@ -127,14 +122,14 @@ class Mrt(Loss):
         batch, limit_B = with_room(batch, self.extra_length)
         gold_BT, gold_length_B = batch.target_BT, batch.target_length_B
         state = model.encode(batch, noise)
-        choices, steps = self.successors.start(batch), gold_BT.shape[1]
-        outputs = self.candidates(model, state, choices, noise, limit_B, steps, batch.specials)
+        start = Start(batch, state, self.successors.start(batch), limit_B)
+        outputs = self.candidates(model, start, noise)
         tokens_BRT, length_BR = outputs.tokens_BRT, outputs.length_BR
         if self.include_gold:
             tokens_BRT = torch.cat([gold_BT[:, None], tokens_BRT], 1)
             length_BR = torch.cat([gold_length_B[:, None], length_BR], 1)
         rows = tokens_BRT.shape[1]
-        real_BRT = torch.arange(steps, device=length_BR.device) < length_BR[..., None]
+        real_BRT = torch.arange(start.steps, device=length_BR.device) < length_BR[..., None]
         logprob_BRT = token_logprobs(model, state, tokens_BRT, batch.specials)
         logprob_BR = torch.where(real_BRT, logprob_BRT, 0.0).sum(2)
         risk_X = risk_in(self.risk, logprob_BR.dtype, batch.specials)(

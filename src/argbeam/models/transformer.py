@@ -7,6 +7,8 @@ The output layer reads o_t. Source and target have vectors of their own and coun
 without order, a bag of words, has no positions.
 """
 
+from abc import abstractmethod
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -20,17 +22,50 @@ from argbeam.models.recurrence.steps import ENCODER_SITE
 from argbeam.models.state import Places, State
 
 
+class SourceVectors(nn.Module):
+    """The vectors of source tokens."""
+
+    def __init__(self, vocabulary: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, hidden)
+
+
 class StepsWithCache(EncoderDecoder):
     """What both Transformers share: all but `encode`. `tied`: target vectors are the weights of the output layer."""
 
     decoder: TransformerDecoder
+    encoder: Stack | SourceVectors
+    crosses: bool
+    """Whether the decoder attends to an encoder's output; without it the source has vectors only."""
 
-    def __init__(self, decoder: TransformerDecoder, *, vocabulary: int, tied: bool) -> None:
+    def __init__(
+        self,
+        *,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        layers: int,
+        hidden: int,
+        heads: int,
+        feed_forward: int,
+        dropout: float,
+        tied: bool = True,
+        rotary: bool = False,
+        ordered_source: bool = True,
+    ) -> None:
         super().__init__()
-        self.decoder = decoder
-        self.output_layer = nn.Linear(decoder.hidden, vocabulary)
+        sizes = (layers, hidden, heads, feed_forward)
+        self.decoder = TransformerDecoder(target_vocabulary, *sizes, rotary=rotary, crosses=self.crosses)
+        self.output_layer = nn.Linear(hidden, target_vocabulary)
         if tied:
-            self.output_layer.weight = decoder.embedding.weight
+            self.output_layer.weight = self.decoder.embedding.weight
+        if self.crosses:
+            self.encoder = Stack(source_vocabulary, *sizes, rotary=rotary)
+        else:
+            self.encoder = SourceVectors(source_vocabulary, hidden)
+        self.dropout, self.ordered_source = dropout, ordered_source
+
+    @abstractmethod
+    def encode(self, batch: Batch, noise: Noise | None) -> State: ...
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         return self.decoder.step(state, tokens_N, None, None)
@@ -39,6 +74,9 @@ class StepsWithCache(EncoderDecoder):
         self, state: State, rows_X: Int[Tensor, " X"], tokens_X: Int[Tensor, " X"], places: Places | None
     ) -> State:
         return self.decoder.step(state, tokens_X, rows_X, places)
+
+    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
+        return self.decoder.attention(self.encode(batch, None), read_BT)
 
     def unroll(
         self, state: State, read_TN: Int[Tensor, "T N"], restarted_TB: Bool[Tensor, "T B"] | None = None
@@ -50,78 +88,27 @@ class Transformer(StepsWithCache):
     """Encoder and decoder of as many layers each."""
 
     encoder: Stack
-
-    def __init__(
-        self,
-        *,
-        source_vocabulary: int,
-        target_vocabulary: int,
-        layers: int,
-        hidden: int,
-        heads: int,
-        feed_forward: int,
-        dropout: float,
-        tied: bool = True,
-        rotary: bool = False,
-        ordered_source: bool = True,
-    ) -> None:
-        sizes = (layers, hidden, heads, feed_forward)
-        decoder = TransformerDecoder(target_vocabulary, *sizes, rotary=rotary, crosses=True)
-        super().__init__(decoder, vocabulary=target_vocabulary, tied=tied)
-        self.encoder = Stack(source_vocabulary, *sizes, rotary=rotary)
-        self.dropout, self.ordered_source = dropout, ordered_source
+    crosses = True
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         memory_BSH = self.encoder.norm(read_source(self.encoder, self.encoder.embedding, batch, noise, self)[0])
         sources = [layer.source_memory(memory_BSH) for layer in self.decoder.layers]
         return self.decoder.start(batch, noise, dropout=self.dropout, sources=sources)
 
-    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
-        return self.decoder.attention(self.encode(batch, None), read_BT)
-
-
-class SourceVectors(nn.Module):
-    """The vectors of source tokens."""
-
-    def __init__(self, vocabulary: int, hidden: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, hidden)
-
 
 class TransformerLm(StepsWithCache):
     """A decoder alone: the source is its prompt, of which every token sees all others (a prefix language model)."""
 
     encoder: SourceVectors
-
-    def __init__(
-        self,
-        *,
-        source_vocabulary: int,
-        target_vocabulary: int,
-        layers: int,
-        hidden: int,
-        heads: int,
-        feed_forward: int,
-        dropout: float,
-        tied: bool = True,
-        rotary: bool = False,
-        ordered_source: bool = True,
-    ) -> None:
-        decoder = TransformerDecoder(target_vocabulary, layers, hidden, heads, feed_forward, rotary=rotary)
-        super().__init__(decoder, vocabulary=target_vocabulary, tied=tied)
-        self.encoder = SourceVectors(source_vocabulary, hidden)
-        self.dropout, self.ordered_source = dropout, ordered_source
+    crosses = False
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         prompts = read_source(self.decoder, self.encoder.embedding, batch, noise, self)[1]
         return self.decoder.start(batch, noise, dropout=self.dropout, prompts=prompts)
 
-    def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
-        return self.decoder.attention(self.encode(batch, None), read_BT)
-
 
 def read_source(
-    stack: Stack, embedding: nn.Embedding, batch: Batch, noise: Noise | None, network: Transformer | TransformerLm
+    stack: Stack, embedding: nn.Embedding, batch: Batch, noise: Noise | None, network: StepsWithCache
 ) -> tuple[Float[Tensor, "B S H"], list[Float[Tensor, "B S X"]]]:
     """The last layer's x, and each layer's keys and values. Every token sees all tokens of its source."""
     steps, width = batch.source_BS.shape[1], stack.hidden

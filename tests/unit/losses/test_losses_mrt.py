@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from argbeam.data.batches import Batch, Example, make_batch
-from argbeam.data.vocabulary import EOS, PAD, SpecialTokens
+from argbeam.data.vocabulary import EOS, PAD
 from argbeam.losses import RISKS
-from argbeam.losses.mrt import Mrt, Sampled, Searched
+from argbeam.losses.mrt import Mrt, Sampled, Searched, Start
 from argbeam.losses.sampling import Outputs, sample
 from argbeam.models.contract import Model
 from argbeam.models.lstm import LstmSeq2Seq
 from argbeam.models.noise import Noise
-from argbeam.models.state import State
-from argbeam.search.successors import Choices, Permutation, Successors, Unconstrained
+from argbeam.search.successors import Permutation, Successors, Unconstrained
 from loss_cases import assert_same_loss, noisy_batch, small_lstm
 from loss_oracles import NAIVE_RISKS, gradients, noise_alone, prefix_logprob
 from oracles import Tokens, enumerate_sequences, open_outputs, permutation
@@ -32,19 +31,10 @@ class Given:
     sequences: tuple[Tokens, ...]
     beam = 0
 
-    def __call__(
-        self,
-        model: Model,
-        state: State,
-        choices: Choices,
-        noise: Noise | None,
-        limit_B: Tensor,
-        steps: int,
-        specials: SpecialTokens,
-    ) -> Outputs:
-        rows = [[*words, *[PAD] * (steps - len(words))] for words in self.sequences]
+    def __call__(self, model: Model, start: Start, noise: Noise | None) -> Outputs:
+        rows = [[*words, *[PAD] * (start.steps - len(words))] for words in self.sequences]
         lengths = torch.tensor([len(words) for words in self.sequences])
-        return Outputs(torch.tensor(rows).expand(len(limit_B), -1, -1), lengths.expand(len(limit_B), -1))
+        return Outputs(torch.tensor(rows).expand(len(start.limit_B), -1, -1), lengths.expand(len(start.limit_B), -1))
 
 
 def expected_risk(
