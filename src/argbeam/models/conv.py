@@ -18,7 +18,8 @@ from argbeam.data.batches import Batch
 from argbeam.models.lstm_decoder import LstmDecoder
 from argbeam.models.network import EncoderDecoder
 from argbeam.models.noise import Noise
-from argbeam.models.recurrence.steps import Attended, PlainSteps
+from argbeam.models.recurrence.contract import Attended
+from argbeam.models.recurrence.steps import PlainSteps
 from argbeam.models.state import State
 
 

@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from argbeam.data.batches import Batch
 from argbeam.models.network import EncoderDecoder, LstmLayers
 from argbeam.models.noise import Noise
+from argbeam.models.recurrence.contract import Attended, TokenVectors
 from argbeam.models.recurrence.passes import Restarts, decoder_pass, lstm_layer, steps_for
 from argbeam.models.recurrence.steps import (
     DECODER_SITE,
     ENCODER_SITE,
     OUTPUT_SITE,
-    Attended,
     DecoderState,
     Masks,
-    TokenVectors,
     Weights,
     decoder_step,
 )

@@ -23,7 +23,7 @@ from argbeam.search.live_rows import first_state, host_may_look, live_rows, next
 from argbeam.search.recorder import StepSeen
 from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
-from argbeam.search.stop_rules import Finished, Stop
+from argbeam.search.stop_rules import Endings, Finished, Stop, ended_last
 from argbeam.search.successors import AdvancesFrom, Choices, Successors, check_end_symbol
 from argbeam.search.top_k import TokenScores, score_successors
 
@@ -63,19 +63,6 @@ class Pause:
 
     over: Bool[Tensor, ""] | None
     result: Callable[[], SearchResult]
-
-
-@dataclass(frozen=True)
-class Endings:
-    """Decoding so far: sentences that are over, those of them without any valid successor, and finished prefixes.
-
-    `steps_B` counts the tokens of the prefixes on the beam.
-    """
-
-    over_B: Bool[Tensor, " B"]
-    dead_B: Bool[Tensor, " B"]
-    steps_B: Int[Tensor, " B"]
-    finished: Finished | None  # None at fixed length, and with gold
 
 
 @torch.no_grad()
@@ -224,7 +211,7 @@ def decode_step(
     if stop is not None and stop.cut_off:
         ended_BJ = ended_BJ | (limit_B == t + 1)[:, None]
     if refills:
-        best, ended_BJ = _ended_last(best, ended_BJ, beam_size)
+        best, ended_BJ = ended_last(best, ended_BJ, beam_size)
     # Sentences that are over keep their beam: every place is its own parent, with PAD as its newest token.
     place_J, still_B1 = torch.arange(best.scores_BJ.shape[1], device=limit_B.device), ~active_B[:, None]
     held_BJ = torch.nn.functional.pad(beam.score_BK, (0, kept - beam_size), value=NEVER)
@@ -245,19 +232,6 @@ def decode_step(
     rows_BK, tokens_BK = first_row_B1 + best.parents_BJ[:, :beam_size], best.tokens_BJ[:, :beam_size]
     step = SearchStep(best, after, rows_BK.flatten(), tokens_BK.flatten())
     return step, Endings(over_B, endings.dead_B | died_B, endings.steps_B + active_B, finished)
-
-
-def _ended_last(best: TopSuccessors, ended_BJ: Tensor, beam_size: int) -> tuple[TopSuccessors, Tensor]:
-    """The successors that have not ended, best first, then those that have; only ended ones stay behind place K.
-
-    Worked example, K = 2, tokens [a, EOS, b, EOS]: [a, b, EOS, -], as the second EOS is not among the two best.
-    """
-    order_BJ = ended_BJ.long().argsort(dim=1, stable=True)
-    ended_BJ = ended_BJ.gather(1, order_BJ)
-    place_J = torch.arange(ended_BJ.shape[1], device=order_BJ.device)
-    stays_BJ = torch.where(ended_BJ, order_BJ, place_J) < beam_size
-    score_BJ = best.scores_BJ.gather(1, order_BJ).masked_fill(~stays_BJ, NEVER)
-    return TopSuccessors(best.parents_BJ.gather(1, order_BJ), best.tokens_BJ.gather(1, order_BJ), score_BJ), ended_BJ
 
 
 def _empty_prefix(batch: int, beam_size: int, *, like: Tensor) -> Beam:

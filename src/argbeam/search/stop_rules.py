@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam.search.result import TopSuccessors
 from argbeam.search.score_rules import NEVER, ScoreRule
 
 
@@ -119,3 +120,31 @@ class Finished:
         """Nothing on the beam is alive, or nothing alive can become one of the n."""
         best_B = score_BK.amax(1)
         return (best_B == NEVER) | (self.priority_BN[:, -1] >= stop.bound(rule, best_B, limit_B))
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Decoding so far: sentences that are over, those of them without any valid successor, and finished prefixes.
+
+    `steps_B` counts the tokens of the prefixes on the beam.
+    """
+
+    over_B: Bool[Tensor, " B"]
+    dead_B: Bool[Tensor, " B"]
+    steps_B: Int[Tensor, " B"]
+    finished: Finished | None  # None at fixed length, and with gold
+
+
+def ended_last(
+    best: TopSuccessors, ended_BJ: Bool[Tensor, "B J"], beam_size: int
+) -> tuple[TopSuccessors, Bool[Tensor, "B J"]]:
+    """The successors that have not ended, best first, then those that have; only ended ones stay behind place K.
+
+    Worked example, K = 2, tokens [a, EOS, b, EOS]: [a, b, EOS, -], as the second EOS is not among the two best.
+    """
+    order_BJ = ended_BJ.long().argsort(dim=1, stable=True)
+    ended_BJ = ended_BJ.gather(1, order_BJ)
+    place_J = torch.arange(ended_BJ.shape[1], device=order_BJ.device)
+    stays_BJ = torch.where(ended_BJ, order_BJ, place_J) < beam_size
+    score_BJ = best.scores_BJ.gather(1, order_BJ).masked_fill(~stays_BJ, NEVER)
+    return TopSuccessors(best.parents_BJ.gather(1, order_BJ), best.tokens_BJ.gather(1, order_BJ), score_BJ), ended_BJ

@@ -190,7 +190,7 @@ class Trainer:
             position.batch, position.update = position.batch + 1, position.update + 1
             last = position.batch == updates
             if position.batch % _READ_EVERY == 0 or last:
-                sums, elapsed = step.sums.read(), self._add_seconds_since(start_time)
+                sums, elapsed = step.sums.read(), position.add_seconds_since(start_time)
                 self._check_finite(step)
                 words = sum_of(sums, "words")
                 yield Progress(
@@ -208,7 +208,7 @@ class Trainer:
                 start_time, start_words = time.perf_counter(), words
             self.stopping = self._agreed_to_stop()
             if self.stopping or (self._is_due() and not last):
-                self._add_seconds_since(start_time)
+                position.add_seconds_since(start_time)
                 yield self._saved(stage.loss, step)
                 if self.stopping:
                     return
@@ -273,12 +273,6 @@ class Trainer:
         if self.group.size > 1 and self.device.type == "cuda" and self.position.update % _READ_EVERY:
             return False
         return self.group.any(self.stop_asked())
-
-    def _add_seconds_since(self, start: float) -> float:
-        elapsed = time.perf_counter() - start
-        self.position.seconds += elapsed
-        self.position.epoch_seconds += elapsed
-        return elapsed
 
     def _is_due(self) -> bool:
         return self.position.update - self.saved_at >= self.recipe.runtime.checkpoint_every

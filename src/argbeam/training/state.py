@@ -1,5 +1,6 @@
 """The state of a run: how far it is, and the tensors that go into a checkpoint and back."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,13 @@ class Position:
     trained_by: int = -1
     start_dev: dict[str, Any] = field(default_factory=dict)
     best_dev: dict[str, Any] = field(default_factory=dict)
+
+    def add_seconds_since(self, start: float) -> float:
+        """Count the time of training since `start`, a time of `perf_counter`, and return it."""
+        elapsed = time.perf_counter() - start
+        self.seconds += elapsed
+        self.epoch_seconds += elapsed
+        return elapsed
 
     def start_next_stage(self) -> None:
         self.stage, self.epoch, self.batch = self.stage + 1, 0, 0

@@ -22,8 +22,9 @@ from argbeam.models.attention.step_kernel import attend_to_slots
 from argbeam.models.noise import Noise
 from argbeam.models.noise_kernel import dropout_mask
 from argbeam.models.recurrence import attention_kernel as attention
+from argbeam.models.recurrence.contract import Attended, CellBack, CellIn, CombineBack, TokenVectors
 from argbeam.models.recurrence.kernel_steps import KernelSteps
-from argbeam.models.recurrence.steps import Attended, CellBack, CellIn, CombineBack, PlainSteps, TokenVectors
+from argbeam.models.recurrence.steps import PlainSteps
 from argbeam.runtime import device as devices
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from argbeam.models.recurrence.cell_kernel import carried_back, noise_arguments, tanh
-from argbeam.models.recurrence.steps import Attended, CombineBack, Combined
+from argbeam.models.recurrence.contract import Attended, CombineBack, Combined
 from argbeam.runtime.device import power_of_two, products
 
 # What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.

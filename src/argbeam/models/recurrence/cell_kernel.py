@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from argbeam.models.recurrence.steps import CellBack, CellGrad, CellIn, CellOut
+from argbeam.models.recurrence.contract import CellBack, CellGrad, CellIn, CellOut
 from argbeam.runtime.device import products
 
 

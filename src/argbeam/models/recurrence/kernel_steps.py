@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from argbeam.models.recurrence import attention_kernel, cell_kernel
-from argbeam.models.recurrence.steps import Attended, PlainSteps
+from argbeam.models.recurrence.contract import Attended
+from argbeam.models.recurrence.steps import PlainSteps
 
 
 class KernelSteps:

@@ -17,18 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from argbeam.models.recurrence.steps import (
-    Attended,
-    CellBack,
-    CellIn,
-    CombineBack,
-    DecoderState,
-    Masks,
-    PlainSteps,
-    Steps,
-    Weights,
-    decoder_step,
-)
+from argbeam.models.recurrence.contract import Attended, CellBack, CellIn, CombineBack, Steps
+from argbeam.models.recurrence.steps import DecoderState, Masks, PlainSteps, Weights, decoder_step
 from argbeam.runtime import device as devices
 
 if devices.TRITON_INSTALLED:
