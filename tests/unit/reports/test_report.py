@@ -13,6 +13,7 @@ from argbeam import __version__
 from argbeam.errors import ArgbeamError
 from argbeam.files import append_record, write_atomic
 from argbeam.reports import plots, report
+from argbeam.reports.glossary import part_title
 from argbeam.reports.plots import Curve
 from argbeam.reports.report import diagnostics_table, read_runs, score_tables, settings_table, write_report
 from argbeam.settings.recipe_files import parse_recipe, recipe_to_json
@@ -208,7 +209,9 @@ def test_the_page_holds_every_table_and_plot_and_points_nowhere(tmp_path: Path) 
     assert re.search(rf"20\d\d-\d\d-\d\d \d\d:\d\d UTC, argbeam {__version__}: <code>{command}</code>", text)
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert "seq2seq &lt;1&gt;" in text and "seq2seq <1>" not in text
-    assert METRIC in text
+    folded = re.findall(r"<details.*?</details>", text, re.DOTALL)
+    assert METRIC in "".join(folded) and METRIC not in re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
+    assert any("<h2>Settings that differ</h2>" in part for part in folded)
     assert "| BSO | 20.00 (+0.00) |" in notes.read_text(encoding="utf-8")
 
 
@@ -242,6 +245,27 @@ def test_lines_are_named_at_their_ends_and_names_cover_neither_axes_nor_each_oth
     assert len(boxes) == len(ends) and all(box.y1 <= figure.bbox.y1 for box in boxes)
     assert not any(box.overlaps(axes.get_window_extent()) for box in boxes)
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_names_that_would_overlap_move_up_and_then_down_below_the_top() -> None:
+    """1 apart below 2: up to [1, 2, 3], down to [0, 1, 2]. Names that are apart stay."""
+    assert plots._spread([1.0, 1.0, 2.0], 1.0, 2.0) == [0.0, 1.0, 2.0]
+    assert plots._spread([0.0, 2.0, 4.0], 1.0, 5.0) == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("part", "title"),
+    [
+        ("bleu", "BLEU"),
+        ("exact", "Exact matches in percent"),
+        ("ndcg10", "NDCG@10"),
+        ("hit1", "Hit@1"),
+        ("top5", "References among the 5 best in percent"),
+        ("of_a_plugin", "of_a_plugin"),
+    ],
+)
+def test_parts_of_scores_have_titles_in_words(part: str, title: str) -> None:
+    assert part_title(part) == title
 
 
 @pytest.mark.parametrize("lines", [2, 9])
