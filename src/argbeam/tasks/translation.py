@@ -27,6 +27,8 @@ _PIECES_FILES = ("source.pieces.model", "target.pieces.model")
 _SEEN_FILE = "seen_sources.txt"
 # How tokens spell an output; those of SMILES stand without spaces, as characters do.
 _SPELT = {"words": Unit.WORD, "pieces": Unit.PIECE, "characters": Unit.CHARACTER, "smiles": Unit.CHARACTER}
+# More outputs than a beam has: those that differ may be the same text, in other pieces.
+_WHOLE_BEAM = 1 << 30
 _Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
@@ -86,7 +88,8 @@ class Translation:
 
     @property
     def n_best(self) -> int:
-        return max((metric.rank for metric in self.metrics), default=1)
+        most = max((metric.rank for metric in self.metrics), default=1)
+        return most if most == 1 or self._normalises else _WHOLE_BEAM
 
     @property
     def knows_sources(self) -> bool:
@@ -158,7 +161,10 @@ class Translation:
     def statistics(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> dict[str, Statistics]:
         outputs = [
             RankedOutputs(
-                [self.text(item, tokens) for tokens in found], item.reference, " ".join(item.source) in self.seen
+                # Outputs that spell one text are one.
+                list(dict.fromkeys(self.text(item, tokens) for tokens in found)),
+                item.reference,
+                " ".join(item.source) in self.seen,
             )
             for item, found in zip(items, lists, strict=True)
         ]

@@ -57,6 +57,15 @@ def test_scores_read_the_list_and_know_the_sources_of_training(tmp_path: Path) -
     assert score.signature == "exact+top2+unseen+token_error_rate|target:words|version:argbeam-outputs-1"
 
 
+def test_outputs_that_spell_one_text_are_one_in_the_list(tmp_path: Path) -> None:
+    """`z` in one piece and in two, then `x`: the second best text is `x`. The whole beam is asked for."""
+    overrides = ("task.target=pieces", "text.subwords=7", 'task.metrics=["exact", "top2"]')
+    task = Translation.fit(recipe_of(tmp_path, *overrides, pairs="b\tx\na\tzz z\na\tz zz zzx\n"))
+    assert task.n_best > 1000
+    lists = [[task.target.encode(pieces) for pieces in (["\u2581z"], ["\u2581", "z"], ["\u2581", "x"])]]
+    assert task.score_lists(task.read("dev").items[:1], lists).parts == {"exact": 0.0, "top2": 100.0}
+
+
 def test_a_run_of_pieces_is_scored_and_tested_against_another(tmp_path: Path) -> None:
     metrics = 'task.metrics=["exact", "top3", "chrf"]'
     pieces = ("task.source=pieces", "task.target=pieces", "text.subwords=60", metrics)
