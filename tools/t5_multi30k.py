@@ -63,8 +63,11 @@ class Average(TrainerCallback):
 
     def __init__(self, model: torch.nn.Module, until: float) -> None:
         self.weights = list(model.parameters())
-        self.averages = [weight.detach().clone() for weight in self.weights]
+        self.averages: list[torch.Tensor] = []
         self.until = until
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.averages = [weight.detach().clone() for weight in self.weights]  # the trainer has moved the model by now
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         # Early averages would be of the start: the decay grows to its value, as in 1 - 1 / updates.

@@ -3,6 +3,7 @@
 A failed capture is no error: the work then runs operation by operation, and the reason is reported.
 """
 
+import gc
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -46,6 +47,9 @@ class CudaRecorder:
 
     @contextmanager
     def record(self) -> Iterator[Graph]:
+        # Triton leaves cycles behind when it compiles a kernel. They can hold the autograd nodes of the step before,
+        # which belong to another stream: a backward pass that meets them cannot be captured.
+        gc.collect()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
