@@ -105,8 +105,10 @@ function fillList() {
   for (let place = first; place < last; place++) {
     const i = state.shown[place], sentence = data.sentences[i];
     const lost = sentence.runs.map((run) => (!run.gold.length ? "" : run.lost ? `\u2717${run.lost}` : "\u2713")).join(" ");
+    const told = sentence.runs.map((run) => (!run.gold.length ? "no gold" : run.lost ? `gold is lost at step ${run.lost}` :
+      "gold stays on the beam")).join("; ");
     const row = make("div", { class: "item", role: "option", id: `item${place}`,
-      "aria-selected": place === state.place, dir: "auto" }, make("b", {}, `${i + 1} ${lost}`), sentence.source);
+      "aria-selected": place === state.place, dir: "auto" }, make("b", { title: told }, `${i + 1} ${lost}`), sentence.source);
     row.style.top = `${place * ITEM}px`;
     row.addEventListener("click", () => show(place));
     rows.push(row);
@@ -306,6 +308,7 @@ for (const name of ["decoding", "training"]) byId(name).addEventListener("click"
 byId("help").lastElementChild.append(...[
   "\u2605 gold's prefix, thick path; dashed where it is not on the beam", "\u25b2 rival", "\u25a0 ended hypothesis",
   "dashed: dropped, not among the best", "dotted line: the search restarts from gold",
+  "In the list: \u27175 gold is lost at step 5, \u2713 gold stays on the beam (the output may still be another)",
   "Above a step: gold's rank, and its score minus the rival's (training search) or the last place's (plain search)",
   "Keys: j k next and previous sentence, v view, / filter, arrows move through the tree, Esc leaves a field",
 ].map((text) => make("div", {}, text)));

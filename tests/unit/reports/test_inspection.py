@@ -128,6 +128,20 @@ def test_the_page_shows_the_figure_and_hostile_text_as_text(browser: Browser, tm
     assert browser.faults == []
 
 
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1200])
+def test_no_page_is_wider_than_its_screen_and_a_chosen_hypothesis_is_in_sight(
+    width: int, browser: Browser, tmp_path: Path
+) -> None:
+    page, _ = write_inspection(figure_data(), tmp_path)
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=700, deviceScaleFactor=1, mobile=width < 500)
+    browser.open(page)
+    browser.press("ArrowRight")
+    bottom = browser.value('document.getElementById("node").querySelector("p").getBoundingClientRect().bottom')
+    assert browser.value("document.documentElement.scrollWidth") <= width and 0 < bottom <= 700
+    browser.call("Emulation.clearDeviceMetricsOverride")
+
+
 # The drawing as a file of its own, with the page's style of drawings.
 PICTURE = """(() => { const drawing = document.querySelector(".tree svg").cloneNode(true);
     drawing.setAttribute("xmlns", "http://www.w3.org/2000/svg");
