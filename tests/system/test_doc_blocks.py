@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import argbeam.demo
+from argbeam.settings.listing import describe
 from command import in_process
 from doc_blocks import blocks_of, check_argbeam, run_block
 from small_runs import tiny_demo
@@ -49,6 +50,14 @@ def test_commands_in_sentences_and_tables_have_verbs_options_and_recipes_that_ex
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for command in re.findall(r"`argbeam ([a-z][^`]*)`", text):
         check_argbeam(shlex.split(re.sub(r"\s+", " ", command).partition(" > ")[0]), whole=False)
+
+
+def test_settings_of_overrides_in_the_documents_exist() -> None:
+    known = [re.sub(r"\([a-z0-9_]+\)", "", setting.key) for setting in describe()]
+    for page in PAGES:
+        for key in re.findall(r"--set\s+'?([a-z][\w.]*)=", page.read_text(encoding="utf-8")):
+            named = re.sub(r"^stages\.\w+", "stages.NAME", key)
+            assert any(one == named or one.startswith(f"{named}.") for one in known), f"{page.name}: {key}"
 
 
 def test_every_fence_is_that_of_a_block() -> None:
