@@ -158,7 +158,11 @@ def trie(train: Pairs, test: Pairs, *, epochs: int) -> dict[str, float]:
 
 
 def main(*, sentences: int = 1000, tests: int = 100, epochs: int = 4) -> dict[str, dict[str, float]]:
+    from transformers import logging
+
     warnings.simplefilter("ignore")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     train, test = pairs(sentences, tests)
     found = {
         "T5": t5(train, test, epochs=epochs),
