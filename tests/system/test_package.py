@@ -70,6 +70,8 @@ def test_the_metadata_are_complete_and_agree_with_the_citation(built: tuple[Path
     assert found["Project-URL"] is None and found["Home-page"] is None  # until there is a place to link to
     pythons = {text.rpartition(" ")[2] for text in found.get_all("Classifier", []) if " 3." in text}
     assert pythons == {"3.11", "3.12", "3.13"}
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## \[(.*)\] - (unreleased|20\d\d-\d\d-\d\d)$", changes, re.M)[1] == __version__  # type: ignore[index]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search("^version: (.*)$", citation, re.M)[1] == __version__  # type: ignore[index]
 
