@@ -111,7 +111,7 @@ def test_replayed_searches_return_what_plain_ones_do(name: str, kind: str | None
     network = None if kind is None else small_model(kind)
     model = network or ToyModel(VOCABULARY, seed=5, scale=3.0)
     search = Search(model, successors, SearchSettings(beam, rule, stop, n_best))
-    recorder, batches = TapeRecorder(), batches_of(successors)
+    recorder, batches = TapeRecorder(), batches_of(successors, number=2)
     captured = CapturedSearch(recorder)
     captured(search, *batches[0], steps=STEPS)
     assert captured.graphs.captures == 0  # the first search of a shape is not recorded
