@@ -12,7 +12,7 @@ import argbeam.demo
 from argbeam.settings.listing import describe
 from command import in_process
 from doc_blocks import blocks_of, check_argbeam, run_block
-from small_runs import tiny_demo
+from small_runs import finish, tiny_demo
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")])
@@ -25,11 +25,12 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs of a tiny demo in `demo`."""
+    """A folder with the runs of a tiny demo in `demo`, trained and not scored."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert argbeam.demo.run_demo(tiny_demo(Path("demo"), seed=1), Path("demo"), jobs=1) == 0
+        for name, recipe in tiny_demo(Path("demo"), seed=1).items():
+            finish(recipe, Path("demo") / name)
     return folder
 
 

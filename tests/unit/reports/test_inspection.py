@@ -95,8 +95,9 @@ NODES = """[...document.querySelectorAll(".node")].map((n) => [Number(n.dataset.
 @needs_browser
 def test_the_page_shows_the_figure_and_hostile_text_as_text(browser: Browser, tmp_path: Path) -> None:
     """A star marks gold, a triangle the rival; steps count from 1. The last click is on "barks" of step 4."""
-    page, _ = write_inspection(figure_data(), tmp_path)
+    page, _ = write_inspection(figure_data() | {"attention": True}, tmp_path)
     browser.open(page)
+    assert "This model (m) has no attention to show." in browser.value("runs.textContent")
     assert "Gold falls off the beam at step 4: rank 4, 1 behind the last place." in browser.value("runs.textContent")
     browser.press("v")
     assert "Gold's margin is violated at steps 4 and 6." in browser.value("runs.textContent")
