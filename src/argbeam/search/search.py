@@ -146,6 +146,7 @@ def search_in_parts(
     pauses = settings.end_early and gold is None and settings.stop is not None
     # A training search compares prefixes of gold's length, not outputs: they have the whole limit of decoding to end.
     limited = gold is None and settings.stop is not None and not settings.stop.cut_off
+    limit_N = length_B[rows_N] if limited else None
     history: list[TopSuccessors] = []
     verdicts: list[Verdict] = []
     read = partial(_result, settings=settings, gold=gold)
@@ -153,7 +154,7 @@ def search_in_parts(
     live = live_rows(beam, active_TB[0], lanes=lanes) if on_host else None
     for t in range(steps):
         output_BRH = model.output(state).view(batch, lanes, -1)
-        left_N = length_B[rows_N] - t if limited else None
+        left_N = None if limit_N is None else limit_N - t
         scores, allowed_NC = score_successors(settings.rule, scorer, output_BRH, choices, live, left_N)
         active_B = active_TB[t]
         if gold is None:

@@ -109,12 +109,11 @@ def allowed_tokens(choices: Choices, vocabulary: int) -> Bool[Tensor, "N V"] | B
     return count_NV.scatter_add_(1, candidates_NC, allowed_NC.to(torch.int32)) > 0
 
 
-def ending_within(
-    allowed_NC: Bool[Tensor, "#N C"], to_end_NC: Int[Tensor, "#N C"], left_N: Int[Tensor, " N"]
-) -> Bool[Tensor, "N C"]:
+def ending_within(to_end_NC: Int[Tensor, "#N C"], left_N: Int[Tensor, " N"]) -> Bool[Tensor, "N C"]:
     """The valid successors from which an output can end within the steps left; all valid ones where none can."""
-    fits_NC = allowed_NC & (to_end_NC <= left_N[:, None])
-    return torch.where(fits_NC.any(1, keepdim=True), fits_NC, allowed_NC)
+    left_N1 = left_N.clamp(max=NO_END - 1).to(to_end_NC.dtype)[:, None]
+    shortest_N1 = to_end_NC.amin(1, keepdim=True)
+    return to_end_NC <= torch.where(shortest_N1 <= left_N1, left_N1, NO_END - 1)
 
 
 def check_gold(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:

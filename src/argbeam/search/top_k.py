@@ -155,8 +155,9 @@ def score_successors(
     if found is not None:
         scores, listed = found
         allowed_NC, to_end_NC = listed.real_NW, listed.to_end_NW
-        if live is not None and left_N is not None:
-            left_N = left_N[live.places.place_X]
+        if to_end_NC is not None and left_N is not None:
+            to_end_NC = to_end_NC.masked_fill(~allowed_NC, NO_END)
+            left_N = left_N if live is None else left_N[live.places.place_X]
     else:
         scores = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live)
         to_end_NC = choices.to_end() if left_N is not None and isinstance(choices, KnowsEnd) else None
@@ -166,7 +167,7 @@ def score_successors(
         scores = scores.over(allowed_NC)
     if left_N is None or to_end_NC is None:
         return scores, allowed_NC
-    return scores, ending_within(allowed_NC, to_end_NC, left_N)
+    return scores, ending_within(to_end_NC, left_N)
 
 
 def score_tokens(
