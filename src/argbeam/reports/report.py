@@ -48,7 +48,7 @@ class RunData:
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write the report of the runs, in the order given; return its files."""
     runs = read_runs(folders)
-    others = [diagnostics_table(runs), settings_table(runs), words_table()]
+    others = [table for table in (diagnostics_table(runs), settings_table(runs), words_table()) if table.rows]
     command = shlex.join(["argbeam", "report", *map(str, folders), "--out", str(out)])
     return write_pages(Page("Report", command, score_tables(runs), list(_plots(runs)), others), out, "report")
 

@@ -280,6 +280,11 @@ def test_a_legend_covers_no_part_of_the_axes(lines: int) -> None:
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
+def test_the_page_of_one_run_has_no_table_of_differences(tmp_path: Path) -> None:
+    page, _ = write_report([write_run(tmp_path / "s", "seq2seq", CROSS_ENTROPY)], tmp_path / "report")
+    assert "Settings that differ" not in page.read_text(encoding="utf-8")
+
+
 def test_a_run_that_is_not_finished_can_be_reported(tmp_path: Path) -> None:
     run = write_run(tmp_path / "s", "seq2seq", CROSS_ENTROPY)
     lines = (run / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
