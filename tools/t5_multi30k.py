@@ -135,6 +135,7 @@ def train(model: Any, rows: list[dict[str, list[int]]], stage: Stage, *, seed: i
         warmup_steps=stage.warmup, lr_scheduler_type=stage.schedule, max_grad_norm=1.0,
         train_sampling_strategy="group_by_length", report_to=[],
         save_strategy="no", logging_strategy="epoch", logging_nan_inf_filter=False, disable_tqdm=True,
+        accelerator_config={"non_blocking": True},
     )  # fmt: skip
     average = Average(model, until)
     data: Any = rows

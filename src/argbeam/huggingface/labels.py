@@ -33,14 +33,16 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
         if host_may_look(ids_BX) and not bool(prompt_BX.any(1).all()):
             raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
         real_BX = prompt_BX
-    source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple)
+    # A collator has padded an encoder-decoder's rows to the longest: nothing need be asked of a GPU.
+    trim = not model.crosses or host_may_look(ids_BX)
+    source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple, trim=trim)
     forced = model.decoder_prompt[1:]
     if forced:
         prefix_F = torch.tensor(forced, device=labels_BX.device)
         starts_B1 = (labels_BX[:, : len(forced)] == prefix_F).all(1, keepdim=True)
         place_X = torch.arange(labels_BX.shape[1], device=labels_BX.device)
         gold_BX = gold_BX & ~(starts_B1 & (place_X < len(forced)))
-    target_BT, length_B = to_the_left(labels_BX, gold_BX, pad, multiple=multiple)
+    target_BT, length_B = to_the_left(labels_BX, gold_BX, pad, multiple=multiple, trim=trim)
     ends_BT = model.specials.ended(target_BT).long()
     place_T = torch.arange(target_BT.shape[1], device=length_B.device)
     until_BT = (ends_BT.cumsum(1) - ends_BT == 0) & (place_T < length_B[:, None])
@@ -55,11 +57,15 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
 
 
 def to_the_left(
-    ids_BX: Int[Tensor, "B X"], real_BX: Bool[Tensor, "B X"], pad: int, *, multiple: int = 1
+    ids_BX: Int[Tensor, "B X"], real_BX: Bool[Tensor, "B X"], pad: int, *, multiple: int = 1, trim: bool = True
 ) -> tuple[Int[Tensor, "B Y"], Int[Tensor, " B"]]:
-    """The real tokens of each row from its first column on, padding behind them, and their number."""
+    """The real tokens of each row from its first column on, padding behind them, and their number.
+
+    With `trim` there are as many columns as the longest row needs, which the host asks the device for.
+    """
     order_BX = (~real_BX).long().argsort(dim=1, stable=True)
     length_B = real_BX.sum(1)
-    longest = -(-max(1, int(length_B.max())) // multiple) * multiple
+    longest = int(length_B.max()) if trim else ids_BX.shape[1]
+    longest = -(-max(1, longest) // multiple) * multiple
     moved_BX = ids_BX.masked_fill(~real_BX, pad).gather(1, order_BX)
     return F.pad(moved_BX, (0, longest - moved_BX.shape[1]), value=pad), length_B

@@ -78,7 +78,8 @@ class SearchTrainer(Seq2SeqTrainer):
         # Every sentence of an update draws other numbers, as in one batch of all of them.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
         self.micro_batches += 1
-        update = torch.tensor(self.update, device=sentence_B.device)
+        # Filled on the device: a copy from the host would wait for it.
+        update = torch.full((), self.update, device=sentence_B.device)
         noise, batch = Noise(self.args.seed, update, sentence_B), replace(batch, sentence_B=sentence_B)
         step = self.loss.at(int(self.state.epoch or 0))
         total, sums = model(search_loss=step, search_batch=batch, search_noise=noise)
@@ -105,7 +106,7 @@ class SearchTrainer(Seq2SeqTrainer):
         """The sentences of an update, in all processes and accumulated batches."""
         if not batch_samples or "labels" not in batch_samples[0]:
             raise DataError("a training batch without labels; SearchTrainer needs gold sequences")
-        count = torch.tensor(sum(len(batch["labels"]) for batch in batch_samples), device=device)
+        count = torch.full((), sum(len(batch["labels"]) for batch in batch_samples), device=device)
         return self.accelerator.gather(count).sum()  # type: ignore[no-any-return]
 
 

@@ -14,7 +14,7 @@ from argbeam import huggingface
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
-from argbeam.huggingface import adapt
+from argbeam.huggingface import adapt, labels
 from argbeam.huggingface.labels import batch_of
 from argbeam.losses import Bso
 from argbeam.losses.mixer import Baseline, Mixer
@@ -198,6 +198,19 @@ def test_a_collators_batch_is_prompt_and_gold(left: bool) -> None:
         assert torch.equal(getattr(found, name), getattr(expected, name))
     made["labels"] = made["input_ids"]
     assert "a row without a prompt" in refusal(batch_of, made, model, error=DataError)
+
+
+def test_a_batch_of_an_encoder_decoder_asks_nothing_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its widths are the collator's, rounded up; otherwise it is the batch that a CPU makes."""
+    model, inputs = adapt(tiny("bart")), collated(rows(causal=False))
+    expected = batch_of(inputs, model, multiple=8)
+    monkeypatch.setattr(labels, "host_may_look", lambda _: False)
+    with TapeRecorder().record() as tape:
+        found = batch_of(inputs, model, multiple=8)
+    tape.replay()
+    assert found.shape == (4, 8, 8)
+    for name in ("source_BS", "source_length_B", "target_BT", "target_length_B"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
 
 
 def test_labels_lose_the_decoder_prompt_and_what_follows_the_end() -> None:
