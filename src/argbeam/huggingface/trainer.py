@@ -90,7 +90,10 @@ class SearchTrainer(Seq2SeqTrainer):
 
     def log(self, logs: dict[str, float], *more: Any, **others: Any) -> None:
         """With violations, gold's share of beams or risks of the loss, and a warning where the replay differs."""
-        sums = {name: float(value.sum()) for name, value in self.sums.items()}
+        sums: dict[str, float] = {}
+        if self.sums:
+            found = self.accelerator.reduce(torch.stack([value.sum() for value in self.sums.values()]), "sum")
+            sums = dict(zip(self.sums, found.tolist(), strict=True))
         self.sums = {}
         for part, whole in _LOGGED.items():
             if part in sums:

@@ -114,8 +114,9 @@ def test_captured_losses_train_as_eager_ones(tmp_path: Path, monkeypatch: pytest
 def train_in_group(folder: str) -> None:
     """By DDP, and with the weights of layers split over the processes (FSDP2)."""
     whole, split = tiny("t5"), tiny("t5")
-    trainer_of(whole, Path(folder), size=2).train()
-    rank = torch.distributed.get_rank()
+    trainer = trainer_of(whole, Path(folder), size=2)
+    trainer.train()
+    log, rank = trainer.state.log_history[-2], torch.distributed.get_rank()
     trainer = trainer_of(split, Path(folder), size=2)
     for module in [module for module in split.modules() if type(module).__name__ == "T5Block"]:
         fully_shard(module)
@@ -130,6 +131,7 @@ def train_in_group(folder: str) -> None:
                 weight.grad = None
     gathered = {name: weight.full_tensor().detach() for name, weight in split.named_parameters()}
     if rank == 0:
+        Path(folder, "log.json").write_text(json.dumps(log))
         for name, weights in (("ddp", weights_of(whole)), ("fsdp", gathered)):
             found = {key: weight.tolist() for key, weight in weights.items()}
             Path(folder, f"{name}.json").write_text(json.dumps(found))
@@ -137,7 +139,11 @@ def train_in_group(folder: str) -> None:
 
 def test_two_processes_train_as_one_with_the_same_batch_with_whole_and_split_weights(tmp_path: Path) -> None:
     in_group(2, tmp_path, train_in_group, str(tmp_path), forked=True)
-    alone = by_hand(tiny("t5"))
+    trainer, alone = trainer_of(tiny("t5"), tmp_path), by_hand(tiny("t5"))
+    trainer.train()
+    log, expected = json.loads((tmp_path / "log.json").read_text()), trainer.state.log_history[-2]
+    for name in ("loss", "violations_per_word", "gold_on_beam_per_sentence"):
+        assert log[name] == pytest.approx(expected[name])
     for name in ("ddp", "fsdp"):
         found = json.loads((tmp_path / f"{name}.json").read_text())
         for key, weight in alone.items():
