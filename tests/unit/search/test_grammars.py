@@ -148,8 +148,8 @@ def test_the_depth_bounds_the_brackets(depth: int) -> None:
     ids=["brackets", "arities", "two ways", "regular"],
 )
 def test_the_fewest_tokens_to_an_end_are_those_of_the_shortest_output(text: str, letters: str, depth: int) -> None:
-    """Against all sequences of at most 7 tokens, end symbol included; where none is valid there is no end so near."""
-    spelling, most = characters(letters), 7
+    """Against all sequences of at most 6 tokens, end symbol included; where none is valid there is no end so near."""
+    spelling, most = characters(letters), 6
     successors = Pushdown(compile_grammar(lark_grammar(text, spelling)), depth=depth)
     alphabet = range(4, 4 + len(letters))
     every = (tokens for n in range(most) for tokens in itertools.product(alphabet, repeat=n))
