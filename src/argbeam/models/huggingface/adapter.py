@@ -284,7 +284,7 @@ def _cache_of(layers: Sequence[tuple[Tensor, Tensor]]) -> Any:
 def _layer_class() -> Any:
     from transformers.cache_utils import DynamicLayer
 
-    class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    class GrowingLayer(DynamicLayer):
         """A layer whose empty start is made on the device, so that it can be captured."""
 
         def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
