@@ -20,7 +20,6 @@ from argbeam.huggingface.captured_loss import CapturedLoss
 from argbeam.huggingface.labels import ROUND, batch_of
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.models.huggingface.adapt import adapt
-from argbeam.models.huggingface.adapter import plain_model
 from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
 from argbeam.settings import Runtime
@@ -56,10 +55,7 @@ class SearchTrainer(Seq2SeqTrainer):
             )
         network: Any = self.model
         self.loss, self.adapted = loss, adapt(network, others.get("processing_class"))
-        if self.is_fsdp_enabled and not self.adapted.crosses:
-            # FSDP frees a layer's weights after its backward pass, and the keys of the prompt need them once more.
-            name = type(plain_model(network)).__name__
-            raise ConfigError(f"FSDP with {name}; accepted: an encoder-decoder, or one copy of the weights per process")
+        self.adapted.prompt_again = self.is_fsdp_enabled
         self.sums: dict[str, Tensor] = {}
         self.update = self.micro_batches = 0
         wanted = Runtime(capture=capture and not (self.is_fsdp_enabled or self.is_deepspeed_enabled))

@@ -234,6 +234,20 @@ def test_dropout_is_one_mask_a_position_in_steps_and_in_one_pass(family: str) ->
     torch.testing.assert_close(sum(parts), out.total, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "qwen3"])
+def test_a_prompt_that_is_read_again_changes_no_loss_and_no_gradient(family: str) -> None:
+    """With gold and rival side by side and with gold alone; sources of five, one and three tokens; with dropout."""
+    model = adapt(tiny(family))
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    noise = Noise(1, torch.tensor(0), batch.sentence_B)
+    for loss in (Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0), CrossEntropy()):
+        found = []
+        for model.prompt_again in (False, True):
+            total = loss(model, batch, noise).total
+            found.append((total.detach(), gradients_of(total, model)))
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
 def test_a_network_in_training_mode_without_noise_runs_without_dropout_and_says_so() -> None:
     model = adapt(tiny("t5", dropout_rate=0.5))
     batch, loss = make_batch(EXAMPLES, specials=model.specials), CrossEntropy()

@@ -18,9 +18,10 @@ from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.models.attention.cache import seen_by_pairs
-from argbeam.models.huggingface.attention import NAME, Prompt, RowCache, register, see_all
+from argbeam.models.huggingface.attention import NAME, RowCache, register, see_all
 from argbeam.models.huggingface.attention_weights import attention_weights
-from argbeam.models.huggingface.dropout import OUTPUT_SITE, SOURCE_SITE, PassMasks, dropping
+from argbeam.models.huggingface.dropout import OUTPUT_SITE, SOURCE_SITE, JoinedMasks, PassMasks, dropping
+from argbeam.models.huggingface.prompts import PromptTokens, causal_mask, of_rows
 from argbeam.models.huggingface.slots import OwnKeys
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
@@ -48,6 +49,7 @@ class HuggingFaceModel(nn.Module):
         base = plain_model(network)
         self.crosses = type(base).__name__ in ENCODER_DECODERS
         self.vocabulary = int(output_layer(base).weight.shape[0])
+        self.prompt_again = False  # whether passes with gradient read the prompt of a causal model once more
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
         if self.network.training:
@@ -78,16 +80,17 @@ class HuggingFaceModel(nn.Module):
         else:
             last_B1 = length_B[:, None] - 1
             shared |= {"prompt": source_BS.gather(1, last_B1), "first": last_B1}
-            with dropping(masks):
-                shared["prompts"] = self._prompts(source_BS[:, :-1], position_S[:-1] < last_B1)
+            tokens = PromptTokens(source_BS[:, :-1], position_S[:-1] < last_B1, masks)
+            with dropping(masks), torch.set_grad_enabled(torch.is_grad_enabled() and not self.prompt_again):
+                shared |= {"prompts": tokens.keys(_stack(base)), "source": tokens}
         return State(shared, {"output": _precise(output_BH)})
 
     def step(self, state: State, tokens_N: Int[Tensor, " N"]) -> State:
         shared, tokens_NT, mask_11QA = state.sentence, tokens_N[:, None], None
         first = state.time == 0
         if first:
-            tokens_NT = _of_rows(shared["prompt"], len(tokens_N))
-            mask_11QA = _causal(tokens_NT.shape[1], tokens_NT.device) if tokens_NT.shape[1] > 1 else None
+            tokens_NT = of_rows(shared["prompt"], len(tokens_N))
+            mask_11QA = causal_mask(tokens_NT.shape[1], tokens_NT.device) if tokens_NT.shape[1] > 1 else None
             own = self._no_keys(shared)
         else:
             own = shared["own"].step(state.hypothesis["slots"], shared.get("prompts", ()))
@@ -134,15 +137,24 @@ class HuggingFaceModel(nn.Module):
     ) -> Float[Tensor, "T N H"] | None:
         if state.time > 0:
             return None
+        shared, rows = state.sentence, read_TN.shape[1]
         # The prompt takes the place of the first token.
-        prompt_NP = _of_rows(state.sentence["prompt"], read_TN.shape[1])
-        tokens_NX, extra = torch.cat([prompt_NP, read_TN[1:].T], 1), prompt_NP.shape[1] - 1
+        prompt_NP = of_rows(shared["prompt"], rows)
+        tokens_NX, extra, again = torch.cat([prompt_NP, read_TN[1:].T], 1), prompt_NP.shape[1] - 1, 0
+        own, masks = self._no_keys(shared), shared["masks"]
+        if self.prompt_again and not self.crosses:
+            source: PromptTokens = shared["source"]
+            tokens_NX, own, again = source.before(tokens_NX), RowCache(), source.tokens_BP.shape[1]
+            masks = None if masks is None or source.masks is None else JoinedMasks(source.masks, again, masks)
+        extra += again
         if restarted_TB is None:
-            mask = _causal(tokens_NX.shape[1], tokens_NX.device)
+            mask = causal_mask(tokens_NX.shape[1], tokens_NX.device)
         else:
             mask = seen_by_pairs(F.pad(restarted_TB, (0, 0, extra, 0)))[:, None]
-        with dropping(state.sentence["masks"]):
-            output_NXH, _ = self._read(state.sentence, tokens_NX, self._no_keys(state.sentence), 0, mask)
+        if again:
+            mask = source.hidden_in(mask, rows=rows, lanes=1 if restarted_TB is None else 2)
+        with dropping(masks):
+            output_NXH, _ = self._read(shared, tokens_NX, own, -again, mask)
         return output_NXH[:, extra:].transpose(0, 1)
 
     def attention(self, batch: Batch, read_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T S"]:
@@ -176,12 +188,17 @@ class HuggingFaceModel(nn.Module):
         before: int,
         mask: Bool[Tensor, "G 1 Q A"] | None,
     ) -> tuple[Float[Tensor, "N T H"], Any]:
-        """The decoder's last layer, and the keys and values of the source; those of the tokens go into `own`."""
+        """The decoder's last layer, and the keys and values of the source; those of the tokens go into `own`.
+
+        Rows have read `before` tokens of the output; if it is negative, as many tokens of the prompt come first.
+        """
         base = plain_model(self.network)
         mask = see_all(tokens_NT.device) if mask is None else mask
         if not self.crosses:
-            position_NT = _of_rows(shared["first"], len(tokens_NT)) + before
-            position_NT = position_NT + torch.arange(tokens_NT.shape[1], device=tokens_NT.device)
+            place_T = torch.arange(before, before + tokens_NT.shape[1], device=tokens_NT.device)
+            position_NT = of_rows(shared["first"], len(tokens_NT)) + place_T
+            if before < 0:
+                position_NT = torch.where(place_T < 0, place_T - before, position_NT)
             found = _stack(base)(
                 input_ids=tokens_NT,
                 attention_mask=mask,
@@ -202,18 +219,6 @@ class HuggingFaceModel(nn.Module):
             use_cache=True,
         )
         return _precise(found.last_hidden_state), _keys_and_values(cross)
-
-    def _prompts(self, prompt_BP: Int[Tensor, "B P"], real_BP: Bool[Tensor, "B P"]) -> list[Prompt]:
-        """Keys and values of all tokens of the prompts but the last, right-padded; none for prompts of one token."""
-        if prompt_BP.shape[1] == 0:
-            return []
-        rows, base = RowCache(), plain_model(self.network)
-        positions_1P = torch.arange(prompt_BP.shape[1], device=prompt_BP.device)[None]
-        mask = _causal(prompt_BP.shape[1], prompt_BP.device)
-        _stack(base)(
-            input_ids=prompt_BP, attention_mask=mask, position_ids=positions_1P, past_key_values=rows, use_cache=True
-        )
-        return [Prompt(key, value, real_BP[:, None, None]) for key, value in rows.layers]
 
 
 def plain_model(network: Any) -> Any:
@@ -253,18 +258,9 @@ def _stack(base: Any) -> Any:
     return base.base_model
 
 
-def _of_rows(x_BX: Tensor, rows: int) -> Tensor:
-    """What belongs to sentences, for each of their rows."""
-    return x_BX.repeat_interleave(rows // len(x_BX), 0)
-
-
 def _precise(x: Tensor) -> Tensor:
     """In single precision at least: a beam has the precision of outputs and scores."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _causal(length: int, device: torch.device) -> Bool[Tensor, "1 1 Q Q"]:
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def _cache_of(layers: Sequence[tuple[Tensor, Tensor]]) -> Any:

@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -19,6 +20,11 @@ from argbeam.models.noise import Noise
 
 # First sites of the passes over sources (or prompts) and over outputs.
 SOURCE_SITE, OUTPUT_SITE = 0x480000, 0x490000
+
+
+class DropsUnits(Protocol):
+    def drop(self, x_NTH: Tensor, site: int, rate: float, before: int) -> Tensor:
+        """The hidden units of rows that have read so many tokens before."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,6 @@ class PassMasks:
     masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def drop(self, x_NTH: Tensor, site: int, rate: float, before: int) -> Tensor:
-        """The hidden units of rows that have read so many tokens before."""
         rows, tokens, width = x_NTH.shape
         if (site, width) not in self.masks:
             drawn_BSH = self.noise.mask(
@@ -41,22 +46,35 @@ class PassMasks:
         mask_B1TH = self.masks[site, width][:, None, before : before + tokens].to(x_NTH.dtype)
         assert mask_B1TH.shape[2] == tokens, "noise was drawn for fewer steps"
         sentences = len(mask_B1TH)
-        return (x_NTH.view(sentences, rows // sentences, tokens, width) * mask_B1TH).view_as(x_NTH)
+        return (x_NTH.reshape(sentences, rows // sentences, tokens, width) * mask_B1TH).view(x_NTH.shape)
 
 
-def dropping(masks: PassMasks | None, before: int = 0) -> AbstractContextManager[None]:
+@dataclass(frozen=True)
+class JoinedMasks:
+    """Masks of a pass whose first `columns` tokens are those of another."""
+
+    first: DropsUnits
+    columns: int
+    then: DropsUnits
+
+    def drop(self, x_NTH: Tensor, site: int, rate: float, before: int) -> Tensor:
+        parts = x_NTH[:, : self.columns], x_NTH[:, self.columns :]
+        return torch.cat([self.first.drop(parts[0], site, rate, 0), self.then.drop(parts[1], site, rate, before)], 1)
+
+
+def dropping(masks: DropsUnits | None, before: int = 0) -> AbstractContextManager[None]:
     """Within it, every dropout of hidden units takes its mask from here; without masks there is none."""
     return nullcontext() if masks is None else _dropping(masks, before)
 
 
 @contextmanager
-def _dropping(masks: PassMasks, before: int) -> Iterator[None]:
+def _dropping(masks: DropsUnits, before: int) -> Iterator[None]:
     with _Sites(masks, before):
         yield
 
 
 class _Sites(TorchFunctionMode):
-    def __init__(self, masks: PassMasks, before: int) -> None:
+    def __init__(self, masks: DropsUnits, before: int) -> None:
         super().__init__()
         self.masks, self.before, self.sites = masks, before, itertools.count()
 
