@@ -13,6 +13,7 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Transformer, TransformerLm
 from argbeam.models.noise import Noise
+from argbeam.search.constraints.trie import Trie
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
 from loss_oracles import CachedAttention, gradients
@@ -71,6 +72,9 @@ FIXED = Task(
     any_words,
     None,
 )
+# Of one token to three; some begin as others do, or are the beginning of others.
+ENTRIES = [(4,), (4, 5), (4, 5, 6), (4, 6, 4), (5, 4), (6, 6, 5), (6,), (7, 5)]
+OUTPUTS = [(*entry, EOS) for entry in ENTRIES]
 TASKS = {
     "open length, stop top": OPEN,
     "open length, stop best": replace(OPEN, stop=StopBest()),
@@ -81,6 +85,12 @@ TASKS = {
         lambda source: shift_reduce(source, vocabulary=VOCABULARY, actions=ACTIONS),
         derivation,
         None,
+    ),
+    "trie": Task(
+        Trie.of(ENTRIES, vocabulary=VOCABULARY),
+        lambda source: lambda prefix: sorted({o[len(prefix)] for o in OUTPUTS if o[: len(prefix)] == prefix != o}),
+        lambda rng, source: rng.choice(OUTPUTS),
+        StopTop(),
     ),
 }
 

@@ -25,6 +25,7 @@ CASES = [
     ("permutation", "LSTM, 1 layer"),
     ("shift reduce", "attention with a cache"),
     ("open length, stop best", "LSTM, 2 layers"),
+    ("trie", "LSTM, 1 layer"),
 ]
 Along = list[tuple[Tensor, int, list[int]]]
 """Scores of the vocabulary, gold's token and the valid tokens at every step."""
