@@ -109,6 +109,13 @@ def valid_logprob_sum(model: ToyModel, sentence: int, following: Next) -> Score:
     return lambda prefix: math.fsum(logprob(prefix[:t], prefix[t]) for t in range(len(prefix)))
 
 
+def test_an_end_may_be_farther_than_the_tables_count() -> None:
+    """The tables hold 16 bits; an entry of 33,000 tokens is valid all the same."""
+    choices = Trie.of([(4,) * 33_000, (5,)], vocabulary=8).start(make_batch([example_of([4])]))
+    assert choices.allowed()[0].nonzero()[:, 0].tolist() == [4, 5]
+    assert choices.advance(torch.tensor([4])).allowed()[0].nonzero()[:, 0].tolist() == [4]
+
+
 SEARCHES: list[tuple[ScoreRule, Stop, Callable[..., BruteForce], Callable[[ToyModel, int, Next], Score]]] = [
     (LastScore(), StopTop(), brute_force_stop_top, lambda model, sentence, _: last_score(model, sentence)),
     (ScoreSum(), StopTop(), brute_force_stop_top, lambda model, sentence, _: score_sum(model, sentence)),

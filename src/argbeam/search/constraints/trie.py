@@ -155,7 +155,7 @@ class Trie:
         dense_levels = max(1, int((ends[1:] * self.vocabulary <= _DENSE).sum()))
         nodes = int(ends[dense_levels])
         child_DV = np.zeros((nodes, self.vocabulary), np.int32)
-        to_end_DV, to_end_E = np.full_like(child_DV, NO_END, np.int16), self._to_end_X[2:] + np.int16(1)
+        to_end_DV, to_end_E = np.full_like(child_DV, NO_END, np.int16), self._to_end()[2:] + np.int16(1)
         edges = np.arange(self.first_X[nodes], dtype=np.int32)
         place = np.repeat(np.arange(nodes), branching_X[:nodes]), self.token_E[edges]
         child_DV[place], to_end_DV[place] = edges + 2, to_end_E[edges]
@@ -170,8 +170,7 @@ class Trie:
         of_edges = (table(self.first_X), table(self.token_E), table(key_E), table(to_end_E))
         return TrieTables(*of_edges, table(child_DV), table(to_end_DV), dense_levels, rounded)
 
-    @cached_property
-    def _to_end_X(self) -> IntArray:
+    def _to_end(self) -> IntArray:
         """The fewest tokens from each node to the end of an entry, from the last level to the first."""
         to_end_X = np.zeros(len(self.first_X) - 1, np.int16)
         for first, last in reversed(list(pairwise(np.cumsum((ROOT, *self.levels)).tolist()))):
@@ -179,7 +178,8 @@ class Trie:
             inner_X = np.flatnonzero(np.diff(edge_X))
             if len(inner_X):
                 below_E = to_end_X[edge_X[0] + 2 : edge_X[-1] + 2]
-                to_end_X[first + inner_X] = np.minimum.reduceat(below_E, edge_X[inner_X] - edge_X[0]) + 1
+                nearest_X = np.minimum.reduceat(below_E, edge_X[inner_X] - edge_X[0])
+                to_end_X[first + inner_X] = np.minimum(nearest_X + 1, NO_END - 2)  # an end, however far
         return to_end_X
 
 
