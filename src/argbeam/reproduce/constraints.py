@@ -99,7 +99,8 @@ def _mrt(corpus: str) -> str:
 
 def _table(name: str, corpus: str, split: str, systems: tuple[System, ...]) -> Experiment:
     beams = (20,) if corpus in ("office", "beauty") else BEAMS
-    return Experiment(f"{name}_{corpus}", _TITLES[corpus], corpus, split, systems, (systems[0].label,), beams)
+    title = _TITLES[corpus] + {"constraints": "", "constraints_more": ", more losses"}.get(name, ", networks")
+    return Experiment(f"{name}_{corpus}", title, corpus, split, systems, (systems[0].label,), beams)
 
 
 _CORPORA = tuple(_MODELS)

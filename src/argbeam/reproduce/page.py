@@ -20,7 +20,7 @@ from argbeam.reproduce.results import (
     summary,
 )
 
-_TITLE = "Beam-search optimization: the paper's tables"
+_TITLE = "Beam-search optimization: measured tables"
 _SYSTEMS = {"cross_entropy": "cross-entropy", "bso": "BSO", "conbso": "ConBSO"}
 _CORPORA = {
     "ptb": "Penn Treebank",
