@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
 from argbeam.losses.contract import LossOutput, StepLoss
@@ -52,9 +52,9 @@ class CapturedLoss:
         if not self.gradients:
             self.gradients = [torch.zeros_like(weight) for weight in weights]
         fixed, update = batch.clone(batch.source_BS.device), noise.update.clone()
-        with self.graphs.capturing() as graph, casts_made_anew(batch.source_BS.device):
+        with self.graphs.capturing() as graph, casts_made_anew(batch.source_BS.device), aliases(self.model) as leaves:
             out = loss(self.model, fixed, replace(noise, update=update, sentence_B=fixed.sentence_B))
-            found = torch.autograd.grad(out.total, weights, materialize_grads=True)
+            found = torch.autograd.grad(out.total, leaves, materialize_grads=True)
             # All graphs write to the same places: they never run at the same time.
             torch._foreach_copy_(self.gradients, list(found))
         total = out.total.detach()
@@ -104,3 +104,26 @@ def casts_made_anew(device: torch.device) -> Iterator[None]:
     kind, enabled = device.type, torch.is_autocast_enabled(device.type)
     with torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=enabled, cache_enabled=False):
         yield
+
+
+@contextmanager
+def aliases(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Other leaves with the memory of the trained weights, which the model has within.
+
+    DDP holds on to the weights' own nodes of autograd. They belong to its stream, so no graph could be captured.
+    """
+    own = {id(weight): weight for weight in model.parameters() if weight.requires_grad}
+    leaves = {key: nn.Parameter(weight.detach()) for key, weight in own.items()}
+    places = [
+        (module._parameters, name, weight)
+        for module in model.modules()
+        for name, weight in module._parameters.items()
+        if id(weight) in own
+    ]
+    try:
+        for parameters, name, weight in places:
+            parameters[name] = leaves[id(weight)]
+        yield list(leaves.values())
+    finally:
+        for parameters, name, weight in places:
+            parameters[name] = weight

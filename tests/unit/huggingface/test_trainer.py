@@ -105,8 +105,9 @@ def test_captured_losses_train_as_eager_ones(tmp_path: Path, monkeypatch: pytest
     """Padded to multiples of 8, accumulated; a graph is recorded at the second batch of a shape and replayed then."""
     model, recorder = tiny("t5"), TapeRecorder()
     monkeypatch.setattr(devices, "make_recorder", lambda runtime, device: recorder)
-    trainer = trainer_of(model, tmp_path, size=2, accumulate=2)
+    trainer, own = trainer_of(model, tmp_path, size=2, accumulate=2), {*map(id, model.parameters())}
     trainer.train()
+    assert {*map(id, model.parameters())} == own
     assert trainer.captured.failure is None and [tape.replays for tape in recorder.tapes] == [3]
     torch.testing.assert_close(weights_of(model), by_hand(tiny("t5")), rtol=1e-6, atol=1e-6)
     assert trainer.state.log_history[0]["violations_per_word"] > 0
