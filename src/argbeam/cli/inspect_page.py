@@ -44,7 +44,7 @@ def inspect_to(
     if gold is not None:
         golds, _ = _lines_of(gold, limit)
     lines, golds = lines[:limit], golds[:limit]
-    if golds and len(golds) != len(lines):
+    if (golds or gold is not None) and len(golds) != len(lines):
         raise ConfigError(f"{len(golds)} lines of gold for {len(lines)} sentences; one a sentence is expected")
     request = InspectRequest(beams, split, lines, golds, where, limit, attention)
     loaded = [open_run(path, sets) for path in runs]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -222,5 +223,5 @@ def serve(
         raise ConfigError(f"serve needs {error.name}; install it with: pip install 'argbeam[serve]'") from None
     refuse_group("serve")
     opened = open_run(Path(run), sets or [])
-    note(f"serving {run} at http://{host}:{port}; Ctrl-C stops")
-    answer(opened, host=host, port=port)
+    told = partial(note, f"serving {run} at http://{host}:{port}; Ctrl-C stops")
+    answer(opened, host=host, port=port, listens=told)

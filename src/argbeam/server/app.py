@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import TypeVar
@@ -121,14 +121,23 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
     )
 
 
-def serve(run: Run, *, host: str, port: int, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
-    """Answer until the process is asked to stop (SIGINT, SIGTERM)."""
+def serve(
+    run: Run,
+    *,
+    host: str,
+    port: int,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    listens: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer until the process is asked to stop (SIGINT, SIGTERM); `listens` is called once the port is taken."""
     import uvicorn
 
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen at {host}, port {port}: {error}; choose --host and --port") from None
+        reason = str(error).partition(" (while attempting")[0]  # Python adds the address once more
+        raise ConfigError(f"cannot listen at {host}, port {port}: {reason}; choose --host and --port") from None
+    listens()
     app = make_app(run, limits, hosts=LOCAL if host in ("127.0.0.1", "localhost", "::1") else ("*",))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
     with listening:

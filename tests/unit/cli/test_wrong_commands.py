@@ -41,6 +41,7 @@ USAGE = [
     ("inspect r --gold gold.txt", "--gold: a split has gold of its own; accepted with --input or --line"),
     ("inspect r --line x --gold g --gold-line x", "--gold and --gold-line: one of them is accepted"),
     ("inspect r --line x --gold-line x --gold-line y", "2 lines of gold for 1 sentences; one a sentence is expected"),
+    ("inspect r --line x --gold empty", "0 lines of gold for 1 sentences; one a sentence is expected"),
     ("inspect r --limit 0", "--limit 0: accepted: a whole number at least 1"),
     ("reproduce --out x", "reproduce: --data is missing; ..."),
     ("reproduce --data generated", "reproduce: --out is missing; ..."),

@@ -11,6 +11,7 @@ import torch
 import argbeam
 from argbeam.data.batches import Example, make_batch
 from argbeam.errors import ConfigError
+from argbeam.models.huggingface.folder import open_model, open_tokenizer
 from argbeam.search.successors import allowed_tokens
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe
@@ -123,3 +124,29 @@ def test_what_does_not_fit_a_pretrained_model_is_refused(folder: Path, monkeypat
     assert "AutoTokenizer cannot read it" in refusal(Translation.fit, broken, error=ConfigError)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert 'pip install "argbeam[hf]"' in refusal(Translation.fit, broken, error=ConfigError)
+
+
+def test_a_folder_without_all_weights_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """transformers would draw at random what is not there."""
+    from safetensors.torch import load_file, save_file
+
+    weights = folder / "model" / "model.safetensors"
+    whole = load_file(weights)
+    name = "decoder.final_layer_norm.weight"
+
+    def refused(tensors: dict[str, torch.Tensor]) -> str:
+        save_file(tensors, weights, metadata={"format": "pt"})
+        return refusal(open_model, str(folder / "model"), error=ConfigError)
+
+    assert f"no weights for {name} (1 in all)" in refused({key: whole[key] for key in whole if key != name})
+    assert f"weights of another shape for {name} (1 in all)" in refused({**whole, name: torch.ones(3)})
+    weights.write_bytes(b"no tensors")
+    assert "AutoModelForSeq2SeqLM cannot read it" in refusal(open_model, str(folder / "model"), error=ConfigError)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / "model" / file).unlink()
+    assert "no file of a tokenizer in it" in refusal(open_tokenizer, str(folder / "model"), error=ConfigError)
+    weights.unlink()
+    assert "no file named model.safetensors" in refusal(open_model, str(folder / "model"), error=ConfigError)
+    (folder / "model" / "config.json").unlink()
+    assert "no config.json in it" in refusal(open_tokenizer, str(folder / "model"), error=ConfigError)
+    assert capfd.readouterr().err == ""

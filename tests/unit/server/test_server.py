@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +253,11 @@ def test_a_client_whose_time_is_over_is_told_and_the_server_goes_on(
 
 
 def test_a_port_that_is_taken_is_one_line(run: argbeam.Run, client: Client) -> None:
-    said = refusal(serve, run, host="127.0.0.1", port=client.port, error=ConfigError)
-    assert said.startswith(f"cannot listen at 127.0.0.1, port {client.port}: ")
+    said: list[bool] = []
+    listens = partial(said.append, True)
+    error = refusal(serve, run, host="127.0.0.1", port=client.port, listens=listens, error=ConfigError)
+    assert error.startswith(f"cannot listen at 127.0.0.1, port {client.port}: ") and error.count("127.0.0.1") == 1
+    assert not said
 
 
 def test_the_command_serves_until_it_is_asked_to_stop(path: Path, run: argbeam.Run) -> None:

@@ -1,9 +1,13 @@
 """A folder with a model and its tokenizer, as `save_pretrained` of transformers writes them."""
 
+import contextlib
 import tempfile
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import ConfigError
@@ -13,16 +17,29 @@ from argbeam.models.huggingface.adapter import HuggingFaceModel
 
 def open_model(path: str) -> HuggingFaceModel:
     """The model of a folder, adapted; its code must be that of transformers."""
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    config = _opened("AutoConfig", path)
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    return adapt(kind.from_pretrained(path, dtype="float32"), _opened("AutoTokenizer", path))
+    kind = "AutoModelForSeq2SeqLM" if _opened("AutoConfig", path).is_encoder_decoder else "AutoModelForCausalLM"
+    with _quiet():
+        network, found = _opened(kind, path, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True)
+    for what, names in (("no weights", found["missing_keys"]), ("weights of another shape", found["mismatched_keys"])):
+        if names:  # transformers would draw them at random
+            first = min(name if isinstance(name, str) else name[0] for name in names)
+            raise ConfigError(
+                f"model.path = {path}: {what} for {first} ({len(names)} in all); accepted: all weights of a "
+                f"{type(network).__name__}"
+            )
+    return adapt(network, _opened("AutoTokenizer", path))
 
 
 def open_tokenizer(path: str) -> Any:
-    """The tokenizer of a folder."""
-    return _opened("AutoTokenizer", path)
+    """The tokenizer of a folder with a model."""
+    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+        raise ConfigError(f"model.path = {path}: no config.json in it; accepted: {_ACCEPTED}")
+    tokenizer = _opened("AutoTokenizer", path)
+    names = sorted({*tokenizer.vocab_files_names.values()})
+    if names and not any((Path(path) / name).is_file() for name in names):
+        found = f"no file of a tokenizer in it ({', '.join(names)})"  # transformers makes one without words
+        raise ConfigError(f"model.path = {path}: {found}; accepted: {_ACCEPTED}")
+    return tokenizer
 
 
 def tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
@@ -57,15 +74,34 @@ def vocabulary_of(tokenizer: Any, settings: GenerationSettings) -> Vocabulary:
     return Vocabulary(tuple(words), special_tokens(settings, tokenizer, default_prompt(settings)))
 
 
-def _opened(kind: str, path: str) -> Any:
+_ACCEPTED = "a folder that save_pretrained of a model and of its tokenizer have written"
+
+
+def _opened(kind: str, path: str, **options: Any) -> Any:
     try:
         import transformers
     except ImportError:
         raise ConfigError('model.kind = "huggingface" needs transformers: pip install "argbeam[hf]"') from None
     if not Path(path).is_dir():
-        raise ConfigError(f"model.path = {path}: no such folder; accepted: one that save_pretrained has written")
+        raise ConfigError(f"model.path = {path}: no such folder; accepted: {_ACCEPTED}")
     try:
-        return getattr(transformers, kind).from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return getattr(transformers, kind).from_pretrained(path, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        reason = textwrap.shorten(str(error), 300) or type(error).__name__
         raise ConfigError(f"model.path = {path}: {kind} cannot read it: {reason}") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bar and the reports of transformers, which go on afterwards as before."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
