@@ -74,7 +74,7 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
         data.examples,
         dev,
         device,
-        position=position_of(resumed) if resumed else _start_position(start),
+        position=position_of(resumed) if resumed else _start_position(recipe, start),
         resumed=resumed.tensors if resumed else {},
         stop_asked=stop_asked,
         group=group,
@@ -135,9 +135,11 @@ def _start(recipe: Recipe) -> Run:
     return run
 
 
-def _start_position(start: Run | None) -> Position:
-    """The position before the first update; a run to start from has rules of its own."""
-    return Position() if start is None else Position(rule=start.rule.name, stop=start.stop.name)
+def _start_position(recipe: Recipe, start: Run | None) -> Position:
+    """The position before the first update: a run to start from has its rules, a pretrained model `generate`'s."""
+    if start is not None:
+        return Position(rule=start.rule.name, stop=start.stop.name)
+    return Position(rule="logprob_sum", stop="best") if recipe.model.kind == "huggingface" else Position()
 
 
 def _training_data(

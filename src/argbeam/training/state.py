@@ -18,8 +18,8 @@ class Position:
 
     With the tensors this is its whole state: noise depends on the update only. `rule`, `stop` and `trained_by` belong
     to the weights that the stage started from: the names of their score and stop rule, and the number of the stage that
-    trained them, -1 for another run's. Without a `rule` the weights are random. `start_dev` and `best_dev` are the dev
-    figures of those weights and of the stage's best epoch.
+    trained them, -1 for another run's and pretrained ones. Without a `rule` the weights are random. `start_dev` and
+    `best_dev` are the dev figures of those weights and of the stage's best epoch.
     """
 
     stage: int = 0

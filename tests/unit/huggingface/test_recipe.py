@@ -87,6 +87,17 @@ def test_a_recipe_trains_decodes_and_gives_the_model_back(folder: Path) -> None:
     )
 
 
+def test_training_that_makes_a_pretrained_model_worse_keeps_it(folder: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM
+
+    stage = {"epochs": 1, "keep": "perplexity", "optimizer": {"kind": "adamw", "rate": 5.0}}
+    recipe = parse_recipe(table(folder, stages={"first": {**stage, "loss": {"kind": "cross_entropy"}}}), ())
+    finish(recipe, folder / "run")
+    kept = argbeam.load(folder / "run").model.network.state_dict()  # type: ignore[attr-defined]
+    before = AutoModelForSeq2SeqLM.from_pretrained(folder / "model").state_dict()
+    assert all(torch.equal(kept[name], before[name]) for name in before)
+
+
 def test_the_run_keeps_its_tokenizer(folder: Path) -> None:
     recipe = parse_recipe(table(folder, task={"kind": "text2text", "metrics": ["exact", "unseen"]}), ())
     task = Translation.fit(recipe)
