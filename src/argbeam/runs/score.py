@@ -1,6 +1,7 @@
 """Scoring a run on a split, and testing it against another one."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, check_there, write_atomic, writing
 from argbeam.metrics.outputs import Statistics
 from argbeam.metrics.significance import compare_attachment, compare_bleu, compare_statistics, p_text
-from argbeam.reports.progress import counting
+from argbeam.reports.progress import counting, note
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
@@ -123,6 +124,11 @@ def show_scores(results: Sequence[dict[str, Any]]) -> None:
             row |= {f"{name} {other['run']}": f"{other['scores'][name]:.2f}" for name in other["p_values"]}
             row |= {f"p ({name})": p_text(value) for name, value in other["p_values"].items()}
         rows.append(row)
+        ranks = {name: re.fullmatch(r"(?:top|hit|ndcg)(\d+)", name) for name in result["scores"]}
+        if narrow := [name for name, rank in ranks.items() if rank and int(rank[1]) > result["test_beam"]]:
+            note(
+                f"beam {result['test_beam']} is narrower than the rank of {', '.join(narrow)}: too few outputs to count"
+            )
     title = f"{first['system']}, {first['task']}, {first['split']}"
     table(list(rows[0]), [list(row.values()) for row in rows], title=title)
     print(signature_line(first))

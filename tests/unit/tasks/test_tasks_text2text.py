@@ -7,7 +7,7 @@ import pytest
 from argbeam.data.tokenizers import Characters, Smiles
 from argbeam.errors import ConfigError
 from argbeam.runs.load import load
-from argbeam.runs.score import score_against
+from argbeam.runs.score import score_against, show_scores
 from argbeam.settings import Recipe
 from argbeam.tasks.translation import Translation
 from refusals import refusal
@@ -66,7 +66,9 @@ def test_outputs_that_spell_one_text_are_one_in_the_list(tmp_path: Path) -> None
     assert task.score_lists(task.read("dev").items[:1], lists).parts == {"exact": 0.0, "top2": 100.0}
 
 
-def test_a_run_of_pieces_is_scored_and_tested_against_another(tmp_path: Path) -> None:
+def test_a_run_of_pieces_is_scored_and_tested_against_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     metrics = 'task.metrics=["exact", "top3", "chrf"]'
     pieces = ("task.source=pieces", "task.target=pieces", "text.subwords=60", metrics)
     for name in ("one", "two"):
@@ -75,6 +77,8 @@ def test_a_run_of_pieces_is_scored_and_tested_against_another(tmp_path: Path) ->
     (record,) = score_against(run, tmp_path / "two", "test", [3])
     assert set(record["scores"]) == set(record["against"]["p_values"]) == {"exact", "top3", "chrf"}
     assert set(record["against"]["p_values"].values()) == {1.0}  # the same run twice
+    show_scores([record, record | {"test_beam": 2}])
+    assert capsys.readouterr().err == "beam 2 is narrower than the rank of top3: too few outputs to count\n"
 
 
 def test_smiles_are_cut_into_atoms_bonds_and_brackets() -> None:
