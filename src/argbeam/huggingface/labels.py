@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from argbeam.data.batches import Batch
+from argbeam.data.batches import Batch, round_up
 from argbeam.errors import DataError
 from argbeam.models.huggingface.adapter import HuggingFaceModel
 from argbeam.search.live_rows import host_may_look
@@ -66,6 +66,6 @@ def to_the_left(
     order_BX = (~real_BX).long().argsort(dim=1, stable=True)
     length_B = real_BX.sum(1)
     longest = int(length_B.max()) if trim else ids_BX.shape[1]
-    longest = -(-max(1, longest) // multiple) * multiple
+    longest = round_up(max(1, longest), multiple)
     moved_BX = ids_BX.masked_fill(~real_BX, pad).gather(1, order_BX)
     return F.pad(moved_BX, (0, longest - moved_BX.shape[1]), value=pad), length_B

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from argbeam.metrics.bleu import make_bleu
 from argbeam.metrics.regular_expressions import same_strings
+from argbeam.settings.data import ranked
 
 Statistics = NDArray[np.float64]
 """A row for each sentence, or a sum of rows."""
@@ -56,9 +57,9 @@ def make_metric(name: str, *, tokenize: str = "none", tokens: Callable[[str], Se
 
     `tokenize` is BLEU's, "none" for tokenised and "13a" for raw text; `tokens` cuts up a text for the error rate.
     """
-    kind = name.rstrip("0123456789")
-    if kind in ("top", "hit", "ndcg"):
-        rank, gain = int(name.removeprefix(kind)), _discounted if kind == "ndcg" else _found
+    if found := ranked(name):
+        kind, rank = found
+        gain = _discounted if kind == "ndcg" else _found
         return Metric(name, rank, _pairs(lambda one: (gain(one, rank), 1)), percentage)
     if name in ("bleu", "chrf"):
         return _sacrebleu(name, tokenize)

@@ -1,6 +1,7 @@
 """The words of a report that a stranger may not know."""
 
 from argbeam.reports.page import Table
+from argbeam.settings.data import ranked
 
 # docs/notation.md has all words of the project.
 _WORDS = {
@@ -36,8 +37,8 @@ _RANKED = {"top": "References among the {} best in percent", "ndcg": "NDCG@{}", 
 
 def part_title(part: str) -> str:
     """The title of a part of a score: "BLEU", "NDCG@10"."""
-    kind = part.rstrip("0123456789")
-    return _RANKED[kind].format(part[len(kind) :]) if kind in _RANKED else _PARTS.get(part, part)
+    found = ranked(part)
+    return _RANKED[found[0]].format(found[1]) if found else _PARTS.get(part, part)
 
 
 def words_table() -> Table:

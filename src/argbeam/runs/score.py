@@ -1,7 +1,6 @@
 """Scoring a run on a split, and testing it against another one."""
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from argbeam.reports.progress import counting, note
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
+from argbeam.settings.data import ranked
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item, ScoresLists, Task
 from argbeam.tasks.sources import named_files
@@ -124,8 +124,8 @@ def show_scores(results: Sequence[dict[str, Any]]) -> None:
             row |= {f"{name} {other['run']}": f"{other['scores'][name]:.2f}" for name in other["p_values"]}
             row |= {f"p ({name})": p_text(value) for name, value in other["p_values"].items()}
         rows.append(row)
-        ranks = {name: re.fullmatch(r"(?:top|hit|ndcg)(\d+)", name) for name in result["scores"]}
-        if narrow := [name for name, rank in ranks.items() if rank and int(rank[1]) > result["test_beam"]]:
+        ranks = {name: found[1] for name in result["scores"] if (found := ranked(name))}
+        if narrow := [name for name, rank in ranks.items() if rank > result["test_beam"]]:
             note(
                 f"beam {result['test_beam']} is narrower than the rank of {', '.join(narrow)}: too few outputs to count"
             )

@@ -53,6 +53,14 @@ def _metric(name: str) -> str:
 
 
 METRICS = ("exact", "unseen", "regex", "token_error_rate", "bleu", "chrf")
+
+
+def ranked(metric: str) -> tuple[str, int] | None:
+    """Kind and rank of a metric of several outputs, such as `top5`; None of other metrics."""
+    found = re.fullmatch(r"(top|hit|ndcg)([0-9]+)", metric)
+    return (found[1], int(found[2])) if found else None
+
+
 Metrics = Annotated[list[Annotated[str, AfterValidator(_metric)]], Field(min_length=1)]
 Units = Literal["words", "characters", "pieces", "smiles"]
 

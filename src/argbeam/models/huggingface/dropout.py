@@ -6,8 +6,7 @@ weights is left out: a row has other keys than its neighbour.
 """
 
 import itertools
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,15 +61,9 @@ class JoinedMasks:
         return torch.cat([self.first.drop(parts[0], site, rate, 0), self.then.drop(parts[1], site, rate, before)], 1)
 
 
-def dropping(masks: DropsUnits | None, before: int = 0) -> AbstractContextManager[None]:
+def dropping(masks: DropsUnits | None, before: int = 0) -> AbstractContextManager[object]:
     """Within it, every dropout of hidden units takes its mask from here; without masks there is none."""
-    return nullcontext() if masks is None else _dropping(masks, before)
-
-
-@contextmanager
-def _dropping(masks: DropsUnits, before: int) -> Iterator[None]:
-    with _Sites(masks, before):
-        yield
+    return nullcontext() if masks is None else _Sites(masks, before)
 
 
 class _Sites(TorchFunctionMode):
