@@ -191,7 +191,8 @@ def test_the_kernel_of_grammars_has_the_stacks_of_plain_torch(
         rows_N = torch.randint(16, (16,), generator=random).to(device)
         weight_NV = plain.select(rows_N).allowed().double() + 0.01
         tokens_N = torch.multinomial(weight_NV.cpu(), 1, generator=random)[:, 0].to(device)
-        stack_ND, to_end_NC = pushdown_kernel.push(plain.stack_ND, rows_N, tokens_N, *tables)
+        column_N = torch.stack([tokens_N, tokens_N], 1)[:, 0]  # as gold's tokens are one of the batch
+        stack_ND, to_end_NC = pushdown_kernel.push(plain.stack_ND, rows_N, column_N, *tables)
         plain = plain.advance_from(rows_N, tokens_N)
         assert torch.equal(stack_ND, plain.stack_ND)
         fast = replace(plain, to_end_NC=to_end_NC)

@@ -33,6 +33,8 @@ def push(
     """`stack_ND[rows_N]` after one more token each, and the fewest tokens to an end by the class of the next one."""
     count, depth = rows_N.shape[0], stack_ND.shape[1]
     _, rooms, classes = token_QRC.shape
+    # Gold's tokens are a column of the batch, and so not contiguous.
+    rows_N, tokens_N = rows_N.contiguous(), tokens_N.contiguous()
     tensors = (stack_ND, rows_N, tokens_N, class_V, size_QC, pushed_QCM, ends_Q, state_QR, token_QRC)
     assert all(x.is_contiguous() for x in tensors)
     new_ND = torch.empty(count, depth, dtype=stack_ND.dtype, device=stack_ND.device)
