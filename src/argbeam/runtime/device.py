@@ -6,6 +6,7 @@ are imported only where it is installed.
 
 import importlib.util
 import os
+import sys
 from functools import cache
 
 import torch
@@ -81,6 +82,15 @@ def _reached(device: torch.device) -> bool:
 def _recent(device: torch.device) -> bool:
     """Whether a device has the shared memory that kernels need: Ampere (2020) or later."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program can have; without a GPU there is no limit."""
+    if device.type != "cuda":
+        return sys.maxsize
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 def products() -> str:

@@ -17,8 +17,8 @@ from argbeam.losses import CrossEntropy, StepLoss
 from argbeam.losses.bso import Bso, one_minus_bleu
 from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq, Transformer, TransformerLm
-from argbeam.models.attention.cache import Cache, attend
-from argbeam.models.attention.step_kernel import attend_to_slots
+from argbeam.models.attention.cache import Cache, as_bias, attend
+from argbeam.models.attention.step_kernel import attend_to_slots, attend_to_source
 from argbeam.models.noise import Noise
 from argbeam.models.noise_kernel import dropout_mask
 from argbeam.models.recurrence import attention_kernel as attention
@@ -204,6 +204,18 @@ def test_attention_to_more_slots_and_a_longer_prompt_than_a_block_has() -> None:
     bias_NA = cache.bias(slots_NT, torch.arange(4, device=DEVICE) // 2, slots=90, dtype=torch.float32)
     expected_BRH = attend(qkv_NY[:, :20].view(2, 2, 20), copy_BAX, bias_NA.view(2, 2, 90), 2)
     assert_close(found_NH, expected_BRH.flatten(0, 1))
+
+
+def test_attention_to_a_longer_source_and_a_wider_beam_than_a_block_has() -> None:
+    """Sources of 70 tokens and of one, 18 rows each; a third sentence, all padding, gets zeros."""
+    draw = torch.Generator().manual_seed(1)
+    seen_BS = (torch.arange(70) < torch.tensor([[70], [1], [0]])).to(DEVICE)
+    query_NH = torch.randn(3 * 18, 20, generator=draw).to(DEVICE)
+    memory_BSX = torch.randn(3, 70, 40, generator=draw).to(DEVICE)
+    bias_B1S = as_bias(seen_BS, torch.float32)[:, None]
+    found_BRH = attend_to_source(query_NH, memory_BSX, bias_B1S, heads=2).view(3, 18, 20)
+    assert_close(found_BRH[:2], attend(query_NH.view(3, 18, 20)[:2], memory_BSX[:2], bias_B1S[:2], 2))
+    assert not found_BRH[2].any()
 
 
 # Beam, columns: a beam of one, more places than candidates, and rows that are long enough to be searched by blocks.

@@ -117,8 +117,7 @@ class TransformerDecoder(Stack):
             x_NH = product(found_NH, layer.own_out, mask_BO=noise[i][0], residual_NO=x_NH)
             if sources.slots:
                 query_NH = product(x_NH, layer.source_in, norm=layer.source_norm)
-                query_BRH = query_NH.view(-1, lanes, self.hidden)
-                found_NH = attend(query_BRH, sources.slots[i], sources.bias_B1S, self.heads).flatten(0, 1)
+                found_NH = kernels.attend_to_source(query_NH, sources.slots[i], sources.bias_B1S, heads=self.heads)
                 x_NH = product(found_NH, layer.source_out, mask_BO=noise[i][1], residual_NO=x_NH)
             wide_NF = product(x_NH, layer.widen, norm=layer.wide_norm, relu=True, mask_BO=noise[i][-1])
             x_NH = product(wide_NF, layer.narrow, mask_BO=noise[i][-2], residual_NO=x_NH)

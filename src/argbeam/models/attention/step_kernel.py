@@ -1,7 +1,8 @@
-"""Kernels of a Transformer's step without gradient: products with all that stands around them, and attention to slots.
+"""Kernels of a Transformer's step without gradient: products with all that stands around them, and attention.
 
 A step has few rows, so its time is the number of launches. A product is one launch, with the norm before and the
-bias, activation, the dropout and the residual after it. Attention is another, with the writing of the new slots.
+bias, activation, the dropout and the residual after it. Attention to slots is another, with the writing of the new
+ones, and attention to the source a third: torch's kernels are made for many queries, and a sentence has a beam of them.
 """
 
 from typing import Any
@@ -196,6 +197,57 @@ def _more(query, place, offset, seen, there, top, total, found, H: tl.constexpr)
     weight = tl.exp(match - best)
     values = tl.load(at + H, mask=inside, other=0.0).to(tl.float32)
     return best, total * kept + tl.sum(weight, 0), found * kept + tl.sum(weight[:, None] * values, 0)
+
+
+def attend_to_source(query_NH: Tensor, memory_BSX: Tensor, bias_B1S: Tensor, *, heads: int) -> Tensor:
+    """Attention of each sentence's rows to its memory, keys and values side by side; the bias leaves padding out."""
+    (count, hidden), (batch, source, _) = query_NH.shape, memory_BSX.shape
+    lanes, size = count // batch, hidden // heads
+    assert query_NH.is_contiguous() and memory_BSX.stride(2) == 1 and bias_B1S.stride(2) == 1
+    out_NH = torch.empty_like(query_NH)
+    precision = "tf32x3" if products() == "tf32" else products()  # as exact as torch's; the time is that of loading
+    _attend_to_source[(batch, heads, -(-lanes // 16))](
+        query_NH, memory_BSX, memory_BSX.stride(0), memory_BSX.stride(1), bias_B1S, bias_B1S.stride(0), out_NH,
+        lanes, source, size**-0.5,
+        H=hidden, D=size, BLOCK_R=16, BLOCK_D=power_of_two(size, 16), BLOCK_S=min(power_of_two(source, 16), 64),
+        PRECISION=precision, num_warps=2,
+    )  # fmt: skip
+    return out_NH
+
+
+@triton.jit(do_not_specialize=["lanes", "source"])
+def _attend_to_source(
+    query, memory, memory_b, memory_s, bias, bias_b, out, lanes, source, factor,
+    H: tl.constexpr, D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    r = tl.program_id(2) * BLOCK_R + tl.arange(0, BLOCK_R)
+    d = tl.arange(0, BLOCK_D)
+    mine = (r < lanes)[:, None] & (d < D)[None, :]
+    at = (b * lanes + r)[:, None] * H + tl.program_id(1) * D + d[None, :]
+    queries = tl.load(query + at, mask=mine, other=0.0).to(tl.float32) * factor
+    place = memory + b * memory_b + tl.program_id(1) * D
+    # Softmax block by block. The lowest number stands for none: differences of infinities would not be numbers.
+    top = tl.full((BLOCK_R,), -3.0e38, tl.float32)
+    total = tl.zeros((BLOCK_R,), tl.float32)
+    found = tl.zeros((BLOCK_R, BLOCK_D), tl.float32)
+    for start in range(0, source, BLOCK_S):
+        s = start + tl.arange(0, BLOCK_S)
+        there = s < source
+        inside = there[:, None] & (d < D)[None, :]
+        keys = tl.load(place + s[None, :] * memory_s + d[:, None], mask=there[None, :] & (d < D)[:, None], other=0.0)
+        added = tl.load(bias + b * bias_b + s, mask=there, other=float("-inf")).to(tl.float32)
+        match = tl.dot(queries, keys.to(tl.float32), input_precision=PRECISION) + added[None, :]
+        best = tl.maximum(top, tl.max(match, 1))
+        kept = tl.exp(top - best)
+        weight = tl.exp(match - best[:, None])
+        values = tl.load(place + H + s[:, None] * memory_s + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        found = tl.dot(weight, values, found * kept[:, None], input_precision=PRECISION)
+        total = total * kept + tl.sum(weight, 1)
+        top = best
+    found = found / tl.where(total > 0, total, 1.0)[:, None]
+    tl.store(out + at, found.to(out.dtype.element_ty), mask=mine)
 
 
 def _masked(mask_BH: Tensor | None, nothing: Tensor) -> tuple[Tensor, int]:

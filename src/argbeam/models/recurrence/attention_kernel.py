@@ -3,9 +3,6 @@
 The rows of a sentence share its memory: a program of the attention kernels reads it once for all of them.
 """
 
-import sys
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +10,7 @@ from torch import Tensor
 
 from argbeam.models.recurrence.cell_kernel import carried_back, noise_arguments, tanh
 from argbeam.models.recurrence.contract import Attended, CombineBack, Combined
-from argbeam.runtime.device import power_of_two, products
+from argbeam.runtime.device import power_of_two, products, shared_memory
 
 # What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
 _ROWS, _WORDS, _UNITS = 64, 256, 64
@@ -24,15 +21,6 @@ def fits(rows: int, words: int, device: torch.device) -> bool:
     # Loads are staged: shared memory holds three blocks of the rows' units and of the words' at once.
     staged = 3 * 4 * _UNITS * (power_of_two(rows, 16) + power_of_two(words, 16))
     return rows <= _ROWS and words <= _WORDS and staged <= shared_memory(device)
-
-
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program can have; without a GPU there is no limit."""
-    if device.type != "cuda":
-        return sys.maxsize
-    properties = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 def attention(query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
@@ -130,11 +118,13 @@ def combine(context_NH: Tensor, h_NH: Tensor, weight_HX: Tensor, noise_BH: Tenso
     plain_NH = torch.empty_like(h_NH)
     output_NH = plain_NH if noise_BH is None else torch.empty_like(h_NH)
     assert context_NH.is_contiguous() and h_NH.is_contiguous()
-    rows, columns = (16, 16) if count <= 128 else (32, 32)
+    rows, columns, depth = (16, 16, 64) if count <= 128 else (32, 32, 64)
+    if count >= 2048 and shared_memory(h_NH.device) >= 2**17:  # a wide beam fills the device with larger blocks
+        rows, columns, depth = 64, 64, 32
     _combine[(-(-count // rows), -(-hidden // columns))](
         context_NH, h_NH, weight_HX, weight_HX.stride(0), *noise_arguments(noise_BH, h_NH, count),
         plain_NH, output_NH, count,
-        H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=64, PRECISION=products(),
+        H=hidden, NOISE=noise_BH is not None, BLOCK_N=rows, BLOCK_M=columns, BLOCK_K=depth, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip
     return Combined(plain_NH, output_NH)

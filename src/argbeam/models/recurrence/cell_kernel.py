@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from argbeam.models.recurrence.contract import CellBack, CellGrad, CellIn, CellOut
-from argbeam.runtime.device import products
+from argbeam.runtime.device import products, shared_memory
 
 
 def cell(given: CellIn) -> CellOut:
@@ -23,12 +23,12 @@ def cell(given: CellIn) -> CellOut:
     read, table = (h_NH, h_NH) if tokens is None else (tokens.tokens_N.contiguous(), tokens.table_VE)
     assert all(x is None or x.is_contiguous() for x in (table, rows_N)) and base_NG.stride(-1) == 1
     out = CellOut(*(h_NH.new_empty(count, n * hidden) for n in (1, 1, 4)))
-    rows = 16 if count <= 128 else 32 if count <= 256 else 64
+    rows, units, depth, warps = _tiles(count, h_NH.device)
     nothing = h_NH
     fed: Any = nothing if fed_NA is None else fed_NA
     weight: Any = nothing if input_GI is None else input_GI
     vectors = 0 if tokens is None else table.shape[1]
-    _cell[(-(-count // rows), -(-hidden // 16))](
+    _cell[(-(-count // rows), -(-hidden // units))](
         base_NG, base_NG.stride(0) if base_NG.dim() == 2 and base_NG.shape[0] > 1 else 0,
         read, table, weight, weight.stride(0),
         fed, fed.stride(0), weight[:, vectors:], weight.stride(0), *noise_arguments(fed_noise_BA, nothing, count),
@@ -36,9 +36,16 @@ def cell(given: CellIn) -> CellOut:
         recurrent_GH, recurrent_GH.stride(0), out.h_NH, out.c_NH, out.gates_NG, count,
         H=hidden, E=vectors, A=0 if fed_NA is None else fed_NA.shape[1],
         NOISE=fed_noise_BA is not None, MOVES=fed_moves, ROWS=rows_N is not None,
-        BLOCK_N=rows, BLOCK_H=16, BLOCK_K=64, PRECISION=products(), num_warps=2 if rows == 16 else 4,
+        BLOCK_N=rows, BLOCK_H=units, BLOCK_K=depth, PRECISION=products(), num_warps=warps,
     )  # fmt: skip
     return out
+
+
+def _tiles(count: int, device: torch.device) -> tuple[int, int, int, int]:
+    """Rows, units and depth of a block, and its warps: wide beams fill the device with blocks that load less."""
+    if count >= 2048 and shared_memory(device) >= 2**17:
+        return 128, 32, 32, 8
+    return (16, 16, 64, 2) if count <= 128 else (32 if count <= 256 else 64, 16, 64, 4)
 
 
 @triton.jit
