@@ -269,6 +269,7 @@ def main() -> None:
     parser.add_argument("--out", help="a JSON file for the figures")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a part, after which no round begins")
+    parser.add_argument("--parts", nargs="*", default=[""], help="names of parts, or what they begin with; none: all")
     parser.add_argument("--tiny", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -278,6 +279,8 @@ def main() -> None:
     name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
     found: dict[str, Any] = {"sizes": asdict(sizes), "device": name, "torch": torch.__version__}
     for part, systems in parts(sizes, Decoding(sizes)).items():
+        if not part.startswith(tuple(asked.parts)):
+            continue
         measure(systems, rounds=asked.rounds, seconds=asked.seconds)
         first = systems[0].median
         rows = []
