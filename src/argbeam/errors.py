@@ -7,6 +7,11 @@ _LONGEST = 2000  # characters of a message
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 epoch`, `2 epochs`, `1,000 epochs`: a number with a noun whose plural ends in s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class ArgbeamError(Exception):
     """Base of all errors that the command prints as one line.
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from argbeam.data.readers.text import check_line, decode_line, is_pipe, open_stream, unpacking
 from argbeam.decoding.batch_decoder import Decoded
-from argbeam.errors import ArgbeamError, ConfigError, DataError
+from argbeam.errors import ArgbeamError, ConfigError, DataError, counted
 from argbeam.files import writing
 from argbeam.reports.progress import note
 from argbeam.runs.load import WINDOW, Run
@@ -45,7 +45,7 @@ class Counts:
     dead: int = 0
     words: int = field(default=0, compare=False)
     unknown: int = field(default=0, compare=False)
-    unit: str = "lines"
+    unit: str = "line"
 
     def add(self, run: Run, item: Item, decoded: Decoded) -> None:
         self.lines += 1
@@ -57,11 +57,12 @@ class Counts:
     def notices(self) -> Iterator[str]:
         """Lines for the user: none where every search finished and every word is known."""
         if self.unknown:
-            yield f"{self.unknown:,} of {self.words:,} words are unknown: the training data does not have them"
+            are = "is" if self.unknown == 1 else "are"
+            yield f"{self.unknown:,} of {counted(self.words, 'word')} {are} unknown: not in the training data"
         if self.unfinished or self.dead:
             yield (
-                f"of {self.lines:,} {self.unit} {self.unfinished:,} are unfinished (the length limit was met) "
-                f"and {self.dead:,} met a dead end"
+                f"of {counted(self.lines, self.unit)} {self.unfinished:,} unfinished (the length limit was met) "
+                f"and {self.dead:,} at a dead end"
             )
 
 

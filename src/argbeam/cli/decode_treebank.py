@@ -66,7 +66,7 @@ def parse_stream(run: Run, source: BufferedIOBase, name: str, out: TextIO, *, be
 
     Only FORM is read. HEAD and DEPREL are filled in; DEPS, PHEAD and PDEPREL become `_`; everything else is copied.
     """
-    counts, task = Counts(unit="sentences"), _parser(run)
+    counts, task = Counts(unit="sentence"), _parser(run)
     flavour = Flavour.CONLLX if run.recipe.data.kind == "conllx" else Flavour.CONLLU
     pieces = shared(run.group, chunks(source, name, most=_MOST_LINES))
     for blocks in _blocks(pieces, Path(name), flavour, most=run.recipe.decode.max_words):

@@ -5,7 +5,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from argbeam.cli.decode_lines import chunks, opened
-from argbeam.errors import ConfigError
+from argbeam.errors import ConfigError, counted
 from argbeam.reports.inspection import write_inspection
 from argbeam.reports.progress import counting
 from argbeam.runs.inspect_run import InspectRequest, inspect_runs
@@ -19,7 +19,7 @@ def inspect_to(
     runs: Sequence[Path],
     out: Path,
     *,
-    split: str,
+    split: str | None,
     source: str | None,
     lines: Sequence[str],
     gold: str | None,
@@ -32,7 +32,11 @@ def inspect_to(
     """Search the sentences of a split, of a file or of the command with every run; return the files written."""
     if source is not None and lines:
         raise ConfigError("--input and --line: one of them is accepted")
-    if split and split not in _SPLITS:
+    given = "--input" if source is not None else "--line" if lines else ""
+    if split is not None and given:
+        raise ConfigError(f"--split {split} and {given}: one of them is accepted")
+    split = "" if given else "dev" if split is None else split
+    if not given and split not in _SPLITS:
         raise ConfigError(f"--split {split}: accepted: {', '.join(_SPLITS)}")
     if split and (gold is not None or golds):
         raise ConfigError("--gold: a split has gold of its own; accepted with --input or --line")
@@ -45,7 +49,9 @@ def inspect_to(
         golds, _ = _lines_of(gold, limit)
     lines, golds = lines[:limit], golds[:limit]
     if (golds or gold is not None) and len(golds) != len(lines):
-        raise ConfigError(f"{len(golds)} lines of gold for {len(lines)} sentences; one a sentence is expected")
+        raise ConfigError(
+            f"{counted(len(golds), 'line')} of gold for {counted(len(lines), 'sentence')}; one a sentence is expected"
+        )
     request = InspectRequest(beams, split, lines, golds, where, limit, attention)
     loaded = [open_run(path, sets) for path in runs]
     inputs = [request.items(run) for run in loaded]

@@ -98,16 +98,16 @@ def decode(
     """
     from argbeam.cli.decode_lines import DecodeRequest, decode_file
     from argbeam.cli.decode_treebank import check_alone, parse_file
-    from argbeam.runs.load import open_run
+    from argbeam.runs.load import above_beam, open_run
     from argbeam.runtime.group import joined
 
     if conll:
         check_alone({"--n-best": n_best > 1, "--scores": scores, "--trace": bool(trace), "--json": as_json})
     with joined() as group:
         opened = open_run(Path(run), sets or [], group)
-        most = beam or opened.recipe.decode.beam
-        if group.leads and n_best > most:
-            print(f"argbeam: --n-best {n_best} is above the beam: at most {most} outputs a line", file=sys.stderr)
+        above = above_beam("--n-best", n_best, beam or opened.recipe.decode.beam)
+        if group.leads and above:
+            print(f"argbeam: {above}", file=sys.stderr)
         if conll:
             counts = parse_file(opened, source, output, beam=beam)
         else:
@@ -161,7 +161,9 @@ def evaluate(
 def inspect(
     run: RunFolder,
     out: Annotated[Path, folder("--out", "Where inspect.html and inspect.json go.")] = Path("inspect"),
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="train, dev or test.")] = "dev",
+    split: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="train, dev or test; dev unless lines are given.")
+    ] = None,
     source: Annotated[str | None, file("--input", "Sentences, one a line, instead of a split; -: stdin.")] = None,
     line: Annotated[list[str] | None, typer.Option("--line", metavar="TEXT", help="A sentence; repeatable.")] = None,
     gold: Annotated[str | None, file("--gold", "Right outputs of the sentences, one a line.")] = None,
@@ -186,11 +188,10 @@ def inspect(
 
     refuse_group("inspect")
     others = [] if against is None else [against]
-    chosen = {"--input": source is not None, "--line": bool(line)}
     for path in inspect_to(
         [Path(run), *others],
         out,
-        split="" if any(chosen.values()) else split,
+        split=split,
         source=source,
         lines=line or [],
         gold=gold,

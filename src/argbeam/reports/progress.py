@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from argbeam.errors import counted
 from argbeam.settings import Recipe
 from argbeam.training.events import Doing, Event, Notice, Progress, Record
 from argbeam.training.kept_weights import metric_name
@@ -40,7 +41,7 @@ def epoch_line(values: dict[str, Any]) -> str:
     parts += _dev_parts(values["dev"])
     parts.append(f"{values['words_per_second']:,.0f} words/s")
     if values.get("not_finite"):
-        parts.append(f"{values['not_finite']:.0f} updates left out (not finite)")
+        parts.append(f"{counted(int(values['not_finite']), 'update')} left out (not finite)")
     if values.get("out_of_memory"):
         parts.append(f"{values['out_of_memory']:.0f} batches in halves (out of memory)")
     return "; ".join(parts) + (" (best)" if values["best"] else "")
@@ -54,7 +55,10 @@ def start_line(values: dict[str, Any]) -> str:
 def stage_line(values: dict[str, Any]) -> str:
     """The record of a stage as a line."""
     kept = f"epoch {values['kept_epoch'] + 1}" if values["kept_epoch"] >= 0 else "the model it started from"
-    parts = [f"{values['stage']}: {values['epochs']} epochs, {kept} kept", *_dev_parts(values.get("dev", {}))]
+    parts = [
+        f"{values['stage']}: {counted(values['epochs'], 'epoch')}, {kept} kept",
+        *_dev_parts(values.get("dev", {})),
+    ]
     # Records of version 0.1 have neither dev figures nor a comparison.
     return "; ".join([*parts, *([values["comparison"]] if values.get("comparison") else [])])
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from argbeam.errors import DataError
+from argbeam.errors import DataError, counted
 from argbeam.files import read_records
 from argbeam.settings.mistakes import kind_of
 
@@ -78,7 +78,11 @@ class StageRow:
     @property
     def kept(self) -> str:
         """The kept epoch, counted from 1, of all epochs."""
-        return f"{self.kept_epoch + 1} of {self.epochs}" if self.kept_epoch >= 0 else f"start, of {self.epochs} epochs"
+        return (
+            f"{self.kept_epoch + 1} of {self.epochs}"
+            if self.kept_epoch >= 0
+            else f"start, of {counted(self.epochs, 'epoch')}"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from argbeam.decoding.batch_decoder import (
 )
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.decoding.length_power import best_power, evaluate_powers, fingerprint, read_power, save_power
-from argbeam.errors import ConfigError, DataError
+from argbeam.errors import ConfigError, DataError, counted
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import layout
 from argbeam.runs.checkpoint import finished_model, interpreting, task_of
@@ -164,6 +164,11 @@ class Run:
             "unfinished": evaluation.unfinished,
             "dead": evaluation.dead,
         }
+
+
+def above_beam(option: str, n_best: int, beam: int) -> str:
+    """A line for the user about more outputs than a beam holds; empty: there are enough."""
+    return f"{option} {n_best} is above the beam: at most {counted(beam, 'output')} a line" if n_best > beam else ""
 
 
 def load(

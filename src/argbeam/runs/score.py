@@ -16,7 +16,7 @@ from argbeam.reports.progress import counting, note
 from argbeam.reports.table import signature_line, table
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
-from argbeam.settings.data import ranked
+from argbeam.settings.data import beyond_beam
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item, ScoresLists, Task
 from argbeam.tasks.sources import named_files
@@ -124,11 +124,8 @@ def show_scores(results: Sequence[dict[str, Any]]) -> None:
             row |= {f"{name} {other['run']}": f"{other['scores'][name]:.2f}" for name in other["p_values"]}
             row |= {f"p ({name})": p_text(value) for name, value in other["p_values"].items()}
         rows.append(row)
-        ranks = {name: found[1] for name in result["scores"] if (found := ranked(name))}
-        if narrow := [name for name, rank in ranks.items() if rank > result["test_beam"]]:
-            note(
-                f"beam {result['test_beam']} is narrower than the rank of {', '.join(narrow)}: too few outputs to count"
-            )
+        if narrow := beyond_beam(result["scores"], result["test_beam"]):
+            note(f"beam {result['test_beam']} {narrow}")
     title = f"{first['system']}, {first['task']}, {first['split']}"
     table(list(rows[0]), [list(row.values()) for row in rows], title=title)
     print(signature_line(first))

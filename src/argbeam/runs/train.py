@@ -13,7 +13,7 @@ from argbeam.data.readers.vectors import read_vectors
 from argbeam.data.vocabulary import SPECIALS
 from argbeam.decoding.batch_decoder import check_lengths
 from argbeam.decoding.length_power import fingerprint
-from argbeam.errors import ConfigError, DataError
+from argbeam.errors import ConfigError, DataError, counted
 from argbeam.files import append_record, truncate_records, write_atomic, writing
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import examples, layout
@@ -23,6 +23,7 @@ from argbeam.runs.resume import look_for_all
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
+from argbeam.settings.data import beyond_beam
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task, constraints
 from argbeam.training.events import Event, Notice, Record, Saved
@@ -83,11 +84,14 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     _record_start(folder, trainer, started, resumed=resumed is not None)
     if resumed:
         yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
-    yield Notice(f"{len(data.examples):,} training sentences, {len(dev):,} dev sentences")
+    yield Notice(f"{counted(len(data.examples), 'training sentence')}, {counted(len(dev), 'dev sentence')}")
     if data.left_out:
         yield Notice(f"left out of training: {data.reasons}")
     if facts := constraints.constraint_facts(data.task):
         yield Notice(f"constraint: {constraints.in_words(facts)}")
+    for name, stage in recipe.stages.items():
+        if narrow := beyond_beam(getattr(recipe.task, "metrics", ()), stage.keep_beam):
+            yield Notice(f"stages.{name}.keep_beam = {stage.keep_beam} {narrow}")
     yield from _save_events(folder, trainer, digests)
 
 
@@ -136,10 +140,11 @@ def _start(recipe: Recipe) -> Run:
 
 
 def _start_position(recipe: Recipe, start: Run | None) -> Position:
-    """The position before the first update: a run to start from has its rules, a pretrained model `generate`'s."""
+    """The position before the first update, with the rules of the weights to start from."""
     if start is not None:
         return Position(rule=start.rule.name, stop=start.stop.name)
-    return Position(rule="logprob_sum", stop="best") if recipe.model.kind == "huggingface" else Position()
+    rule, stop = recipe.model.rules
+    return Position(rule=rule, stop=stop)
 
 
 def _training_data(
@@ -162,15 +167,26 @@ def _training_data(
         data = yield from examples.read_examples(recipe, assets)
     text = recipe.text
     if not data.examples:
-        raise DataError(
-            f"no training sentence is left ({data.reasons}); text.min_length = {text.min_length} and "
-            f"text.max_length = {text.max_length} say which lengths are taken"
-        )
+        raise DataError(f"no training sentence is left ({data.reasons}); {_accepted(recipe, data.left_out)}")
     if min(len(data.task.source), len(data.task.target)) == len(SPECIALS):
         raise ConfigError(
             f"text.min_count = {text.min_count}: no word of the training data occurs so often; lower text.min_count"
         )
     return data
+
+
+def _accepted(recipe: Recipe, left_out: Mapping[str, int]) -> str:
+    """The sentences that training takes, by the reasons for which others were left out."""
+    text = recipe.text
+    lengths = f"text.min_length = {text.min_length} and text.max_length = {text.max_length} say which lengths are taken"
+    said = {
+        "too short": lengths,
+        "too long": lengths,
+        "forbidden by the constraint": "task.constraint says which targets are valid",
+        "non-projective": "trees without crossing arcs are taken",
+        "sequences too short": "sequences of four items at least are taken",
+    }
+    return "; ".join(dict.fromkeys(said[reason] for reason in sorted(left_out)))
 
 
 def _record_start(folder: Path, trainer: Trainer, started: Mapping[str, Any], *, resumed: bool) -> None:

@@ -27,7 +27,7 @@ from argbeam import __version__
 from argbeam.errors import ArgbeamError, ConfigError, DataError
 from argbeam.reports.inspection import live_page
 from argbeam.runs.inspect_run import InspectRequest, describe_run, inspect_runs, next_of
-from argbeam.runs.load import Run
+from argbeam.runs.load import Run, above_beam
 from argbeam.server.requests import BusyError, Limits, RequestQueue
 from argbeam.settings import MOST_BEAM
 
@@ -82,7 +82,9 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
         asked = await _parsed(DecodeBody, request, limits)
         answer = await run_in_threadpool(queue.ask, asked.lines, beam=asked.beam, n_best=asked.n_best)
         outputs = await in_time(answer)
-        return JSONResponse({"outputs": [[asdict(one) for one in line] for line in outputs]})
+        above = above_beam("n_best", asked.n_best, asked.beam or run.recipe.decode.beam)
+        note = {"note": above} if above else {}
+        return JSONResponse({"outputs": [[asdict(one) for one in line] for line in outputs], **note})
 
     async def inspect(request: Request) -> Response:
         asked = await _parsed(InspectBody, request, limits)

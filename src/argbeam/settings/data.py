@@ -1,10 +1,12 @@
 """Settings of tasks and of the corpora they learn from."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from argbeam.errors import counted
 from argbeam.settings.constraints import Constraint, NoConstraint
 from argbeam.settings.strict import Settings
 
@@ -59,6 +61,12 @@ def ranked(metric: str) -> tuple[str, int] | None:
     """Kind and rank of a metric of several outputs, such as `top5`; None of other metrics."""
     found = re.fullmatch(r"(top|hit|ndcg)([0-9]+)", metric)
     return (found[1], int(found[2])) if found else None
+
+
+def beyond_beam(metrics: Iterable[str], beam: int) -> str:
+    """A line for the user about the metrics that read more outputs than the beam holds; empty: there are none."""
+    narrow = [name for name in metrics if (found := ranked(name)) and found[1] > beam]
+    return f"is narrower than the rank of {', '.join(narrow)}: too few outputs to count" if narrow else ""
 
 
 Metrics = Annotated[list[Annotated[str, AfterValidator(_metric)]], Field(min_length=1)]
@@ -149,7 +157,9 @@ class ParallelData(Settings):
         for split in ("train", "dev", "test"):
             source, target = (len(getattr(self, f"{split}_{side}")) for side in ("source", "target"))
             if source != target:
-                raise ValueError(f"{split}_source has {source} files, {split}_target {target}; they must pair up")
+                raise ValueError(
+                    f"{split}_source has {counted(source, 'file')}, {split}_target {target}; they must pair up"
+                )
         return self
 
 

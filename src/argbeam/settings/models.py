@@ -6,10 +6,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from argbeam.settings.strict import MOST_LAYERS, MOST_WIDTH, Settings
 
+# Score and stop rule of a model before training: none of random weights; pretrained ones have those of `generate`.
+RANDOM_WEIGHTS = ("", "")
+
 
 class ModelSizes(Settings):
     """Keys of the models with LSTM layers."""
 
+    rules: ClassVar[tuple[str, str]] = RANDOM_WEIGHTS
     layers: int = Field(default=1, ge=1, le=MOST_LAYERS, description="LSTM layers of the decoder and an LSTM encoder")
     hidden: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the hidden states")
     embedding: int = Field(default=256, ge=1, le=MOST_WIDTH, description="size of the word vectors")
@@ -51,6 +55,7 @@ class ConvModel(ModelSizes):
 class TransformerSizes(Settings):
     """Keys of both Transformers."""
 
+    rules: ClassVar[tuple[str, str]] = RANDOM_WEIGHTS
     layers: int = Field(default=3, ge=1, le=MOST_LAYERS, description="layers of the decoder, and of an encoder")
     hidden: int = Field(default=256, ge=1, le=MOST_WIDTH, description="width of the layers and of the word vectors")
     heads: int = Field(default=4, ge=1, le=MOST_WIDTH, description="heads of attention; they divide hidden")
@@ -97,6 +102,7 @@ class HuggingFaceModelSettings(Settings):
     """A model of transformers with its tokenizer, for translation and text2text."""
 
     kind: Literal["huggingface"] = "huggingface"
+    rules: ClassVar[tuple[str, str]] = ("logprob_sum", "best")
     path: str = Field(min_length=1, description="folder of the model and its tokenizer, as save_pretrained writes it")
     init: ClassVar[None] = None
     vectors: ClassVar[str] = ""

@@ -101,7 +101,7 @@ class ValidOutputs:
                 yield item
             elif not self.leaves_out:
                 raise DataError(
-                    f"{item.where or split}: the target {' '.join(item.target)!r} is not a valid output under "
+                    f"{item.where or split}: the target {item.reference!r} is not a valid output under "
                     'task.constraint; accepted: valid targets, or task.constraint.forbidden = "leave_out"'
                 )
             elif split == "train":
@@ -139,7 +139,7 @@ def _trie(recipe: Recipe, settings: TrieConstraint, target: TargetSide, assets: 
     first = next(entries, None)
     if first is None:
         raise DataError(
-            f"{path}: all {unknown['entries']:,} entries have unknown tokens; one at least must be an output"
+            f"{path}: unknown tokens in all entries ({unknown['entries']:,}); one at least must be an output"
         )
     trie = Trie.of(chain([first], entries), vocabulary=len(vocabulary), specials=vocabulary.specials)
     facts = {"entries": trie.entries, "entries with unknown tokens left out": unknown["entries"]}

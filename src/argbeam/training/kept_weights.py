@@ -1,6 +1,7 @@
 """The weights that a stage ends with: those of its best epoch, or those that it started from where no epoch is better.
 
-A stage that starts from random weights has nothing to keep.
+Of epochs with the same score the one with the lower dev perplexity is better, where it is measured; else the later one
+is kept. A stage that starts from random weights has nothing to keep.
 """
 
 from typing import Any
@@ -28,25 +29,37 @@ def start_value(stage: Stage, rule: ScoreRule, start_dev: dict[str, Any]) -> flo
     return judged_value(stage, start_dev)
 
 
-def is_better(stage: Stage, value: float | None, best: float | None) -> bool:
-    """Whether weights with this value are better than the best so far."""
-    if value is None or best is None:
-        return value is not None
-    return value < best if stage.keep == "perplexity" else value > best
+def advantage(stage: Stage, dev: dict[str, Any], best_value: float, best_dev: dict[str, Any]) -> float:
+    """Above 0: weights with the figures `dev` are better than the best so far; 0: nothing tells them apart.
+
+    Equal scores are told apart by perplexity, where both figures have it.
+    """
+    value = judged_value(stage, dev)
+    assert value is not None
+    difference = best_value - value if stage.keep == "perplexity" else value - best_value
+    measured = "perplexity" in dev and "perplexity" in best_dev
+    return difference or (best_dev["perplexity"] - dev["perplexity"] if measured else 0.0)
 
 
 def keeps_start(stage: Stage, rule: ScoreRule, position: Position) -> bool:
     """Whether no epoch so far is better than the model that the stage started from."""
     start = start_value(stage, rule, position.start_dev)
-    return start is not None and not is_better(stage, position.best_value, start)
+    if start is None or position.best_value is None:
+        return start is not None
+    return advantage(stage, position.best_dev, start, position.start_dev) <= 0
 
 
 def judge_epoch(stage: Stage, rule: ScoreRule, position: Position, dev: dict[str, Any]) -> bool:
     """Note the best epoch in the position; whether this epoch's weights are those to keep so far."""
-    value = judged_value(stage, dev)
-    if not is_better(stage, value, position.best_value):
+    value, best, tied = judged_value(stage, dev), position.best_value, 0
+    if value is None:
         return False
-    position.best_value, position.best_epoch, position.best_dev = value, position.epoch, dev
+    if best is not None:
+        better = advantage(stage, dev, best, position.best_dev)
+        if better < 0 or (better == 0 and "perplexity" in dev):
+            return False
+        tied = 0 if better else position.tied_epochs + position.epoch - position.best_epoch
+    position.best_value, position.best_epoch, position.best_dev, position.tied_epochs = value, position.epoch, dev, tied
     return not keeps_start(stage, rule, position)
 
 
@@ -57,8 +70,8 @@ def changes(loss: Loss, epoch: int) -> bool:
 
 def out_of_patience(stage: Stage, loss: Loss, position: Position) -> bool:
     """Whether the stage ends for lack of a better epoch. The start does not count: a new score rule begins below it."""
-    epoch, patience = position.epoch, stage.patience
-    if not 0 < patience < epoch - position.best_epoch:
+    epoch, patience, best_since = position.epoch, stage.patience, position.best_epoch - position.tied_epochs
+    if not 0 < patience < epoch - best_since:
         return False
     # While the loss changes, as with a growing beam, a worse figure says little: epochs count from the last change.
     return not any(changes(loss, e) for e in range(epoch - patience + 1, epoch + 1))

@@ -19,7 +19,8 @@ class Position:
     With the tensors this is its whole state: noise depends on the update only. `rule`, `stop` and `trained_by` belong
     to the weights that the stage started from: the names of their score and stop rule, and the number of the stage that
     trained them, -1 for another run's and pretrained ones. Without a `rule` the weights are random. `start_dev` and
-    `best_dev` are the dev figures of those weights and of the stage's best epoch.
+    `best_dev` are the dev figures of those weights and of the stage's best epoch. `tied_epochs`
+    before that epoch another one was as good.
     """
 
     stage: int = 0
@@ -29,6 +30,7 @@ class Position:
     records: int = 0
     best_value: float | None = None
     best_epoch: int = -1
+    tied_epochs: int = 0
     seconds: float = 0.0
     epoch_seconds: float = 0.0
     rule: str = ""
@@ -46,7 +48,8 @@ class Position:
 
     def start_next_stage(self) -> None:
         self.stage, self.epoch, self.batch = self.stage + 1, 0, 0
-        self.best_value, self.best_epoch, self.start_dev, self.best_dev = None, -1, {}, {}
+        self.best_value, self.best_epoch, self.tied_epochs = None, -1, 0
+        self.start_dev, self.best_dev = {}, {}
 
 
 def model_tensors(model: Network, best: dict[str, Tensor]) -> dict[str, Tensor]:

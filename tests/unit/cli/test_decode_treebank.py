@@ -60,7 +60,7 @@ def test_trees_read_back_have_the_score_of_evaluate_and_the_arcs_of_decode(kept:
     gold = list(read_conll([source], flavour=flavour_of(run)))
     text, counts = parsed(run, source.read_text(encoding="utf-8"), tmp_path)
     trees = trees_of(text, run, tmp_path)
-    assert counts == Counts(5, unit="sentences") and [tree.words for tree in trees] == [tree.words for tree in gold]
+    assert counts == Counts(5, unit="sentence") and [tree.words for tree in trees] == [tree.words for tree in gold]
     pairs = [
         attachment_counts(a.heads, a.labels, b.heads, b.labels, is_punctuation=[False] * len(a.heads))
         for a, b in zip(trees, gold, strict=True)
@@ -119,7 +119,7 @@ def test_columns_that_are_not_there_are_not_made(kept: Kept, tmp_path: Path) -> 
     [
         ("2\tela" + "\t_" * 8, "in:4: id '2' after 0 words; ids count from 1 without gaps"),
         ("1\t \t_" + "\t_" * 7, "in:4: the form is empty; `_` stands for none"),
-        ("ira ela", "in:4: 1 tab-separated columns"),
+        ("ira ela", "in:4: 1 tab-separated column"),
         ("1\tela\0" + "\t_" * 8, "in:4: NUL at byte 6 of the line"),
         ("\n".join(f"{i}\tela" + "\t_" * 8 for i in range(1, 2002)), "in:2004: a sentence of more than 2000 words ("),
     ],
@@ -134,11 +134,11 @@ def test_sentences_before_a_bad_one_are_parsed(kept: Kept, tmp_path: Path, bad: 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only this\n", "# this\n\n# and that\n\n \n"])
 def test_lines_without_a_sentence_are_written_as_they_are(kept: Kept, tmp_path: Path, text: str) -> None:
-    assert parsed(kept[0], text, tmp_path) == (text, Counts(unit="sentences"))
+    assert parsed(kept[0], text, tmp_path) == (text, Counts(unit="sentence"))
     good = "1\tira" + "\t_" * 8 + "\n \n"  # spaces alone end a sentence, too
     tree, _ = parsed(kept[0], good, tmp_path)
     found = parsed(kept[0], text + "\n" + good + text, tmp_path)
-    assert found == (text + "\n" + tree + text, Counts(1, unit="sentences"))
+    assert found == (text + "\n" + tree + text, Counts(1, unit="sentence"))
 
 
 def test_a_pipe_is_answered_when_a_sentence_ends(kept: Kept) -> None:
@@ -183,7 +183,7 @@ def test_a_dead_end_is_a_tree_and_is_told(tmp_path: Path) -> None:
     run = load(tmp_path / "run", device="cpu")
     text, counts = parsed(run, "".join(f"{i}\tira" + "\t_" * 8 + "\n" for i in (1, 2)) + "\n", tmp_path)
     assert [line.split("\t")[6:8] for line in text.splitlines()] == [["0", "root"], ["1", "dep"], []]
-    assert list(counts.notices()) == ["of 1 sentences 0 are unfinished (the length limit was met) and 1 met a dead end"]
+    assert list(counts.notices()) == ["of 1 sentence 0 unfinished (the length limit was met) and 1 at a dead end"]
 
 
 @pytest.mark.parametrize("name", ["in.xz", "in.gz"])

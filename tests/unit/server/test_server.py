@@ -83,6 +83,14 @@ def client(run: argbeam.Run) -> Iterator[Client]:
         yield found
 
 
+def test_more_outputs_than_the_beam_holds_are_as_many_as_it_holds_and_the_answer_says_so(client: Client) -> None:
+    for beam, most in ((2, 2), (0, 5)):
+        status, answer = client.decode(lines=["ba ti ko lu"], beam=beam, n_best=9)
+        assert (status, len(answer["outputs"][0])) == (200, most)
+        assert answer["note"] == f"n_best 9 is above the beam: at most {most} outputs a line"
+    assert list(client.decode(lines=["ba ti"], beam=2, n_best=2)[1]) == ["outputs"]
+
+
 def test_fifty_clients_at_once_get_the_answers_of_the_library(client: Client, run: argbeam.Run) -> None:
     lines = [" ".join(words) for words in itertools.permutations(["ba", "ti", "ko", "lu"], 3)]
     asked = [[lines[n % len(lines)], "", lines[3 * n % len(lines)]] for n in range(100)]

@@ -235,7 +235,7 @@ stages.bso.loss={kind='crf', constrained=true} => x.toml: stages.bso.loss.constr
 stages.bso.loss.constrained=true => x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false, or name one: task.constraint
 model.kind=lstm_lm => x.toml: model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; not for translation
 text={subwords=100, tokenizer='moses'} => x.toml: text.tokenizer = "moses": SentencePiece reads raw text; must be "whitespace"
-data.test_source=['a'] => x.toml: data: test_source has 1 files, test_target 0; they must pair up
+data.test_source=['a'] => x.toml: data: test_source has 1 file, test_target 0; they must pair up
 data={kind='tsv', train=['a'], dev=['b'], target_column=0} => --set: data: source_column and target_column are both 0; they must differ
 data={kind='text', train=['a'], dev=['b']} => x.toml: data.kind = "text": not for translation; one of generated, parallel, tsv, iwslt14
 data={kind='conllu', train=['a'], dev=['b']} => x.toml: data.kind = "conllu": not for translation; one of generated, parallel, tsv, iwslt14

@@ -11,6 +11,7 @@ from argbeam.runs.load import load
 from argbeam.runs.train import train
 from argbeam.settings import Recipe
 from argbeam.settings.data import TranslationTask
+from argbeam.settings.recipe_files import parse_recipe
 from argbeam.tasks.constraints import constraint_facts
 from argbeam.tasks.translation import Translation
 from argbeam.training.events import Notice
@@ -68,6 +69,25 @@ def test_a_forbidden_target_may_be_left_out_of_training_and_stays_in_dev_and_tes
     for split in ("dev", "test"):
         held = task.read(split)
         assert len(held.items) == 4 and held.left_out == {}
+
+
+def test_a_forbidden_target_of_characters_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "y\nyxz\n")
+    table = recipe.model_dump() | {"task": {**recipe.task.model_dump(), "kind": "text2text", "target": "characters"}}
+    task = Translation.fit(parse_recipe(table))
+    assert f"the target {'x y'!r} is not" in refusal(lambda: task.read("train"))
+
+
+def test_what_no_sentence_is_left_by_is_named(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "y y\n", "task.constraint.forbidden=leave_out", "text.max_length=2")
+    assert refusal(lambda: list(train(recipe, tmp_path / "run"))) == (
+        "no training sentence is left (3 forbidden by the constraint, 1 too long); task.constraint says which targets "
+        "are valid; text.min_length = 1 and text.max_length = 2 say which lengths are taken"
+    )
+    recipe = recipe_of(tmp_path, "z\n", "task.constraint.forbidden=leave_out")
+    assert refusal(lambda: list(train(recipe, tmp_path / "run"))) == (
+        "no training sentence is left (4 forbidden by the constraint); task.constraint says which targets are valid"
+    )
 
 
 def test_a_run_reports_what_is_left_out_and_decodes_without_its_list(tmp_path: Path) -> None:
@@ -136,7 +156,9 @@ def test_every_notation_makes_a_constraint(tmp_path: Path, notation: str, text: 
         ("lark", 'start: "q"', ": no output is valid: the grammar derives nothing from the tokens of the vocabulary"),
         ("lark", " \n", ": an empty file; a grammar in the notation lark is expected"),
         ("regex", "x\ny\n", ":2: a second line; a regular expression is one line"),
-        ("regex", "[a-f", ": '[a-f' is no regular expression: string index out of range"),
+        ("regex", "x[a-f", ": 'x[a-f' is no regular expression: unterminated character set at position 1"),
+        ("regex", "x(?=y)", ": 'x(?=y)' is no regular expression: '(?=y)' at position 1; anchors, lookaround and"),
+        ("regex", "x{2", ": 'x{2' is no regular expression: '{2' at position 1; anchors, lookaround and"),
         ("gbnf", "root ::= other", ': not a grammar in GBNF: EBNF parser error at line 1, column 10: Rule "other" is'),
         ("json_schema", "[1]", ": not a JSON Schema that can be a grammar: Schema should be an object or bool"),
         ("json_schema", '{"a": ', ": not a JSON Schema that can be a grammar: Failed to parse JSON: "),
@@ -150,7 +172,7 @@ def test_a_wrong_grammar_names_its_file(tmp_path: Path, notation: str, text: str
 def test_a_list_without_an_entry_that_could_be_an_output_names_its_file(tmp_path: Path) -> None:
     """Errors of the file itself name it once."""
     path = tmp_path / "list.txt"
-    unknown = f"{path}: all 2 entries have unknown tokens; one at least must be an output"
+    unknown = f"{path}: unknown tokens in all entries (2); one at least must be an output"
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "q\nx q\n"))) == unknown
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "x\n\n"))).startswith(f"{path}:2: an empty line")
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, ""))).startswith(f"{path}: an empty file")

@@ -105,7 +105,7 @@ def test_generated_users_follow_a_rule_that_can_be_learnt() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"items": "p\t<a>\nq <b>\n"}, "items.tsv:2: no item and codes in 1 columns; `name TAB code code` is expected"),
+        ({"items": "p\t<a>\nq <b>\n"}, "items.tsv:2: no item and codes in 1 column; `name TAB code code` is expected"),
         ({"items": "p\t<a>\np\t<b>\n"}, "items.tsv:2: item 'p' for the second time; each item has one line"),
         ({"items": "p\t<a>\nq\t<a> <b>\n"}, "items.tsv:2: 2 codes; item 'p' has 1, and so must all"),
         ({"items": "p q\t<a>\n"}, "items.tsv:1: a space in the name of item 'p q'; sequences separate items by spaces"),

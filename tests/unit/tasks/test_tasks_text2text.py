@@ -8,8 +8,10 @@ from argbeam.data.tokenizers import Characters, Smiles
 from argbeam.errors import ConfigError
 from argbeam.runs.load import load
 from argbeam.runs.score import score_against, show_scores
+from argbeam.runs.train import train
 from argbeam.settings import Recipe
 from argbeam.tasks.translation import Translation
+from argbeam.training.events import Notice
 from refusals import refusal
 from small_runs import PRETRAIN, file_data, finish, small_recipe
 
@@ -79,6 +81,19 @@ def test_a_run_of_pieces_is_scored_and_tested_against_another(
     assert set(record["against"]["p_values"].values()) == {1.0}  # the same run twice
     show_scores([record, record | {"test_beam": 2}])
     assert capsys.readouterr().err == "beam 2 is narrower than the rank of top3: too few outputs to count\n"
+
+
+def test_training_says_which_beam_is_narrower_than_the_rank_of_a_metric(tmp_path: Path) -> None:
+    stages = {name: {**STAGES["only"], "keep_beam": beam} for name, beam in (("first", 3), ("second", 2))}
+    recipe = recipe_of(tmp_path, 'task.metrics=["exact", "top3", "hit9"]')
+    recipe = small_recipe(
+        'task.metrics=["exact", "top3", "hit9"]', task="text2text", data=recipe.data.model_dump(), stages=stages
+    )
+    said = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
+    assert [text for text in said if "narrower" in text] == [
+        "stages.first.keep_beam = 3 is narrower than the rank of hit9: too few outputs to count",
+        "stages.second.keep_beam = 2 is narrower than the rank of top3, hit9: too few outputs to count",
+    ]
 
 
 def test_smiles_are_cut_into_atoms_bonds_and_brackets() -> None:

@@ -117,7 +117,7 @@ def test_stages_follow_one_another_and_every_epoch_is_reported(tmp_path: Path) -
 def test_a_stage_ends_with_the_weights_of_its_best_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, values: list[float], best: list[bool], kept: int
 ) -> None:
-    """Of equal ones the first; every epoch's weights differ, so that only one can be meant."""
+    """Of epochs with equal figures the first; every epoch's weights differ, so that only one can be meant."""
     fix_dev(monkeypatch, values, keep=keep)
     trainer = trainer_of(one_stage(tmp_path, epochs=4, keep=keep))
     by_epoch, events = [], []
@@ -269,6 +269,69 @@ def test_patience_ends_a_stage_after_so_many_epochs_without_a_better_one_at_the_
     (record,) = records_of(events, "stage")
     assert (record["epochs"], record["kept_epoch"]) == (epochs, kept)
     assert [record["beam"] for record in records_of(events, "epoch")] == beams[:epochs]
+
+
+_FALLING = [9.0, 7.0, 8.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "scores", "patience", "best", "tied"),
+    [
+        ("cross_entropy", [0.0] * 5, 0, [True, True, False, True, False], 0),
+        ("cross_entropy", [0.0] * 5, 2, [True, True, False, True, False], 0),
+        ("cross_entropy", [1.0, 0.0, 1.0, 0.0, 0.0], 0, [True, False, True, False, False], 0),
+        ("bso", [0.0, 2.0, 2.0, 1.0, 2.0], 0, [True, True, True, False, True], 3),
+        ("bso", [0.0, 2.0, 2.0, 1.0, 2.0], 2, [True, True, True, False], 1),
+    ],
+)
+def test_equal_scores_are_told_apart_by_perplexity_and_without_one_the_later_epoch_is_kept(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loss: str,
+    scores: list[float],
+    patience: int,
+    best: list[bool],
+    tied: int,
+) -> None:
+    """BSO measures no perplexity. A later epoch that is only as good does not count for `patience`. A run that is
+    stopped after its third epoch and resumed keeps the same epoch."""
+
+    def fixed(done: int) -> None:
+        found = [Evaluation(Score(value, {"bleu": value}, "fixed"), [], [], 0, 0) for value in scores]
+        monkeypatch.setattr(epoch_record, "evaluate", Mock(side_effect=found[done:]))
+        monkeypatch.setattr(epoch_record, "perplexity", Mock(side_effect=_FALLING[done:]))
+
+    table = {"kind": loss} | ({"train_beam": 2} if loss == "bso" else {})
+    recipe = one_stage(
+        tmp_path, "runtime.checkpoint_every=9", epochs=5, keep="score", patience=patience, keep_beam=2, loss=table
+    )
+    fixed(0)
+    trainer, half, events = trainer_of(recipe), {}, []
+    for event in trainer.events():
+        events.append(event)
+        if isinstance(event, Saved) and event.position.epoch == 3 and not half:  # the tensors of a run change with it
+            half = {"position": event.position, "resumed": {k: v.clone() for k, v in event.tensors.items()}}
+    assert [record["best"] for record in records_of(events, "epoch")] == best
+    kept = max(epoch for epoch, is_best in enumerate(best) if is_best)
+    assert records_of(events, "stage")[0]["kept_epoch"] == kept
+    assert [event for event in events if isinstance(event, Saved)][-1].position.tied_epochs == tied
+    fixed(3)
+    resumed = replace(trainer_of(recipe), **half)
+    assert records_of(list(resumed.events()), "stage")[0]["kept_epoch"] == kept
+    assert same_tensors(weights_of(resumed), weights_of(trainer))
+
+
+@pytest.mark.parametrize(("perplexities", "kept"), [([3.0, 4.0, 2.0], 1), ([3.0, 4.0, 3.0], -1)])
+def test_an_epoch_with_the_score_of_the_start_is_kept_if_its_perplexity_is_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, perplexities: list[float], kept: int
+) -> None:
+    first = {"keep": "last", "epochs": 1, "loss": {"kind": "cross_entropy"}, "optimizer": RATES}
+    second = {**first, "keep": "score", "epochs": 2}
+    recipe = small_recipe(data=short_text(tmp_path), stages={"first": first, "second": second})
+    fix_dev(monkeypatch, [0.0] * 4, keep="score")
+    monkeypatch.setattr(epoch_record, "perplexity", Mock(side_effect=[3.0, *perplexities]))
+    stage = records_of(list(trainer_of(recipe).events()), "stage")[-1]
+    assert (stage["kept_epoch"], bool(stage["comparison"])) == (kept, kept < 0)
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from argbeam.data.readers.text import open_lines
-from argbeam.errors import DataError
+from argbeam.errors import DataError, counted
 
 
 class Flavour(Enum):
@@ -57,7 +57,9 @@ def tree_fault(heads: Sequence[int]) -> TreeFault | None:
     size = len(heads)
     for word, head in enumerate(heads, start=1):
         if not 0 <= head <= size:
-            return TreeFault(word, f"head {head} in a sentence of {size} words; heads run from 0 (root) to {size}")
+            return TreeFault(
+                word, f"head {head} in a sentence of {counted(size, 'word')}; heads run from 0 (root) to {size}"
+            )
     roots = [word for word, head in enumerate(heads, start=1) if head == 0]
     if not roots:
         return TreeFault(1, "no root in this sentence; one word has head 0")
@@ -149,13 +151,15 @@ def word_fields(text: str, path: Path, line: int, flavour: Flavour, *, before: i
     least, most = _COLUMNS[flavour]
     if not least <= len(fields) <= most:
         accepted = str(most) if least == most else f"{least} to {most}"
-        raise DataError(f"{path}:{line}: {len(fields)} tab-separated columns; a {flavour.value} line has {accepted}")
+        raise DataError(
+            f"{path}:{line}: {counted(len(fields), 'tab-separated column')}; a {flavour.value} line has {accepted}"
+        )
     if flavour is Flavour.CONLLU and _NOT_A_WORD.fullmatch(fields[0]):
         return []
     if fields[0] != str(before + 1):
         more = "; CoNLL-X has no such nodes: that is CoNLL-U" if _NOT_A_WORD.fullmatch(fields[0]) else ""
         raise DataError(
-            f"{path}:{line}: id {fields[0]!r} after {before} words; ids count from 1 without "
+            f"{path}:{line}: id {fields[0]!r} after {counted(before, 'word')}; ids count from 1 without "
             f"gaps, and an empty line ends a sentence{more}"
         )
     return fields

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from argbeam.data.readers.text import read_lines
-from argbeam.errors import DataError
+from argbeam.errors import DataError, counted
 
 Codes = tuple[str, ...]
 
@@ -25,7 +25,9 @@ def read_items(paths: Sequence[Path]) -> dict[str, Codes]:
     for path, line, text in read_lines(paths):
         where, fields = f"{path}:{line}", text.split("\t")
         if len(fields) != 2 or not fields[0].strip() or not fields[1].split():
-            raise DataError(f"{where}: no item and codes in {len(fields)} columns; `name TAB code code` is expected")
+            raise DataError(
+                f"{where}: no item and codes in {counted(len(fields), 'column')}; `name TAB code code` is expected"
+            )
         name, codes = fields[0].strip(), tuple(fields[1].split())
         if len(name.split()) > 1:
             raise DataError(f"{where}: a space in the name of item {name!r}; sequences separate items by spaces")

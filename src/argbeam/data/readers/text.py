@@ -11,7 +11,7 @@ from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
 
-from argbeam.errors import DataError
+from argbeam.errors import DataError, counted
 from argbeam.files import reading
 
 # Endings of a compressed file's name, and none.
@@ -165,7 +165,7 @@ def _pairs_in_step(source_path: Path, target_path: Path) -> Iterator[TextPair]:
     _need_a_line(target_path, target_count)
     if source_count != target_count:
         raise DataError(
-            f"{source_path}: {source_count} lines, but {target_path} has {target_count}; "
+            f"{source_path}: {counted(source_count, 'line')}, but {target_path} has {target_count}; "
             "parallel files have one line for each other's"
         )
 

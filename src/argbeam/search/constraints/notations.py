@@ -158,14 +158,28 @@ def _pattern_of(text: str, where: str) -> str:
     return body.replace(r"\/", "/")
 
 
+def _fault(pattern: str, error: Exception) -> str:
+    """What is wrong with a pattern that greenery does not read: in Python's words, if Python does not either."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError) as fault:
+        return str(fault)
+    place = re.search(r"beyond index (\d+)", str(error))
+    if place is None:
+        return " ".join(str(error).split())
+    return (
+        f"{pattern[int(place[1]) :]!r} at position {place[1]}; anchors, lookaround and back references are not accepted"
+    )
+
+
 def _pattern_node(pattern: str, alphabet: Alphabet, where: str) -> Node:
     greenery = needed("greenery", "greenery")
     from greenery.parse import NoMatch
 
     try:
         parsed = greenery.parse(pattern)
-    except (NoMatch, ValueError, IndexError) as error:  # IndexError: its end is missing
-        raise DataError(f"{where}: {pattern!r} is no regular expression: {' '.join(str(error).split())}") from None
+    except (NoMatch, ValueError, IndexError) as error:
+        raise DataError(f"{where}: {pattern!r} is no regular expression: {_fault(pattern, error)}") from None
 
     def node(part: Any) -> Node:
         if hasattr(part, "concs"):
