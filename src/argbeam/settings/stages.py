@@ -16,7 +16,8 @@ class Batching(Settings):
         default=0,
         ge=0,
         le=2**30,
-        description="most tokens of a batch on either side, padding included, instead of batch.size; 0: by sentences",
+        description="most tokens of a batch on either side, padding included, instead of batch.size; "
+        "a longer sentence is a batch; 0: by sentences",
     )
     accumulate: int = Field(default=1, ge=1, le=2**20, description="batches whose gradients make one update")
     round_source: int = Field(default=4, ge=1, le=1024, description="source lengths are padded to a multiple of this")

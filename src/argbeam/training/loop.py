@@ -26,6 +26,7 @@ from argbeam.training.captured_step import CapturedStep, capture_statistics
 from argbeam.training.epoch_record import DIVERGED, dev_figures, epoch_figures, replay_warning, score_figures, sum_of
 from argbeam.training.events import Doing, Event, Notice, Progress, Record, Saved
 from argbeam.training.optimizer import make_optimizer
+from argbeam.training.schedule import not_in_force
 from argbeam.training.state import Position, model_tensors, restore_stage, stage_tensors, tensors_under
 from argbeam.training.step import TrainStep
 from argbeam.training.time_left import TimeLeft
@@ -95,6 +96,7 @@ class Trainer:
     def _train_stage(self, name: str, settings: Stage) -> Iterator[Event]:
         stage, position = self._start_stage(name, settings), self.position
         loss, optimizer = stage.loss, stage.step.optimizer
+        yield from map(Notice, not_in_force(name, settings, loss, self.plan))
         if position.rule and position.epoch == position.batch == 0:
             yield from self._score_start(stage)
         while position.epoch < settings.epochs and not kept_weights.out_of_patience(settings, loss, position):

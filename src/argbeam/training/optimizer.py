@@ -12,13 +12,10 @@ from argbeam.losses.contract import Loss
 from argbeam.models import Network
 from argbeam.runtime import device as devices
 from argbeam.settings.stages import AdagradOptimizer, Stage
-from argbeam.training.schedule import SCHEDULES, RateSchedule
+from argbeam.training.schedule import SCHEDULES, RateSchedule, decay_in_force
 
 if devices.TRITON_INSTALLED:
     from argbeam.training.adagrad_kernel import adagrad
-
-# The most epochs that a running average of the weights reaches back: 1 / (1 - decay) updates.
-_LONGEST_AVERAGE = 4
 
 
 class Optimizer(Protocol):
@@ -225,8 +222,7 @@ class AdamW(Optimizer):
 def make_optimizer(model: Network, loss: Loss, stage: Stage, *, updates_per_epoch: int) -> Optimizer:
     """The optimizer of a stage, for the weights of the model and of the loss, on their device."""
     groups, settings = model.modules_by_rate(), stage.optimizer
-    # On a small corpus a longer average would still hold the weights that training started from.
-    average = min(settings.average, 1 - 1 / (_LONGEST_AVERAGE * updates_per_epoch))
+    average = decay_in_force(settings.average, updates_per_epoch)
     if isinstance(settings, AdagradOptimizer):
         rates = {name: getattr(settings, name) for name in groups}
     else:

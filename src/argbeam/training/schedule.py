@@ -1,15 +1,24 @@
-"""Learning rate schedules: a factor of the rate as a function of the update, computed on the device.
+"""Learning rate schedules, and what a stage is too short for.
 
-Updates count from 1. The rate rises linearly over the first `warmup` updates; then it stays, or falls.
+A schedule is a factor of the rate as a function of the update, computed on the device. Updates count from 1. The rate
+rises linearly over the first `warmup` updates; then it stays, or falls.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from argbeam.data.batches import BatchPlan
+from argbeam.errors import counted
+from argbeam.losses.contract import Loss
+from argbeam.settings.stages import AdamWOptimizer, Stage
+
+# The most epochs that a running average of the weights reaches back: 1 / (1 - decay) updates.
+_LONGEST_AVERAGE = 4
 
 Falls = Callable[[Float[Tensor, ""], int, int], Float[Tensor, ""]]
 """Factor of the rate at an update after the warm-up: `falls(update, warmup, updates)`."""
@@ -46,3 +55,29 @@ class RateSchedule:
         """Factor of the rate at an update, counted from 1."""
         after = self.falls(update, self.warmup, self.updates)
         return torch.where(update < self.warmup, update / max(1, self.warmup), after)
+
+
+def decay_in_force(average: float, updates_per_epoch: int) -> float:
+    """The decay of a running average. On a small corpus a longer one would still hold the weights of the start."""
+    return min(average, 1 - 1 / (_LONGEST_AVERAGE * updates_per_epoch))
+
+
+def not_in_force(name: str, stage: Stage, loss: Loss, plan: BatchPlan) -> Iterator[str]:
+    """Lines about settings of a stage, called `name`, that its updates and sentences leave without their effect."""
+    optimizer, updates = stage.optimizer, stage.epochs * plan.updates
+    stages, has = f"stages.{name}", f"the stage has {counted(updates, 'update')}"
+    if isinstance(optimizer, AdamWOptimizer) and optimizer.warmup > updates:
+        part = updates / optimizer.warmup
+        yield f"{stages}.optimizer.warmup = {optimizer.warmup}: {has}; the rate ends at {part:.2g} of optimizer.rate"
+    if (decay := decay_in_force(optimizer.average, plan.updates)) < optimizer.average:
+        most = f"an average holds {_LONGEST_AVERAGE} epochs of {counted(plan.updates, 'update')} at most"
+        yield f"{stages}.optimizer.average = {optimizer.average}: {most}; it is {decay:.3g} here"
+    last = loss.at(stage.epochs - 1).beam
+    if last < (beam := getattr(stage.loss, "train_beam", last)):
+        has = counted(stage.epochs, "epoch")
+        yield f"{stages}.loss.train_beam = {beam}: the beam grows to {last} in {has}; see loss.epochs_per_beam"
+    if plan.accumulate > len(plan):
+        yield f"{stages}: batch.accumulate = {plan.accumulate}, but an epoch has {len(plan):,} in all and is one update"
+    longest = max(max(source, target) for _, source, target in plan.shapes())
+    if plan.tokens and longest > plan.tokens:
+        yield f"{stages}: batch.tokens = {plan.tokens}, but sentences have up to {longest}; such are batches of one"

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -319,6 +320,30 @@ def test_equal_scores_are_told_apart_by_perplexity_and_without_one_the_later_epo
     resumed = replace(trainer_of(recipe), **half)
     assert records_of(list(resumed.events()), "stage")[0]["kept_epoch"] == kept
     assert same_tensors(weights_of(resumed), weights_of(trainer))
+
+
+ADAM = {"kind": "adamw", "rate": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("stage", "notice"),
+    [
+        ({"optimizer": {**ADAM, "warmup": 8}}, "optimizer.warmup = 8: the stage has 6 updates; the rate ends at 0.75"),
+        ({"optimizer": {**ADAM, "warmup": 6}}, ""),
+        ({"optimizer": {**ADAM, "average": 0.95}}, "optimizer.average = 0.95: an average holds 4 epochs of 3 updates"),
+        ({"optimizer": {**ADAM, "average": 0.9}}, ""),
+        ({"loss": {"kind": "bso", "train_beam": 3}}, "loss.train_beam = 3: the beam grows to 2 in 2 epochs"),
+        ({"loss": {"kind": "bso", "train_beam": 3, "epochs_per_beam": 1}}, ""),
+        ({"batch": {"accumulate": 4}}, "batch.accumulate = 4, but an epoch has 3 in all"),
+        ({"batch": {"tokens": 3}}, "batch.tokens = 3, but sentences have up to 4"),
+        ({"batch": {"accumulate": 3, "tokens": 8}}, ""),
+    ],
+)
+def test_settings_that_a_stage_is_too_short_for_are_named(tmp_path: Path, stage: dict[str, Any], notice: str) -> None:
+    """Two epochs of three updates. Over six of eight updates the rate rises to 6/8; 1 - 1 / (4 * 3) is 0.917."""
+    trainer = trainer_of(one_stage(tmp_path, keep="last", **stage))
+    told = [event.text for event in islice(trainer.events(), 2) if isinstance(event, Notice)]
+    assert [text.split("stages.only")[1].lstrip(".: ")[: len(notice)] for text in told] == ([notice] if notice else [])
 
 
 @pytest.mark.parametrize(("perplexities", "kept"), [([3.0, 4.0, 2.0], 1), ([3.0, 4.0, 3.0], -1)])
