@@ -1,6 +1,6 @@
 """What `generate` of transformers takes and gives: our search, and successors to and from its own constraints."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from argbeam.errors import ConfigError
 from argbeam.huggingface.labels import ROUND, to_the_left
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.huggingface.adapter import HuggingFaceModel
+from argbeam.models.huggingface.supported import check_supported
 from argbeam.runtime import device as devices
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import NEVER, LogprobSum
@@ -30,6 +31,9 @@ _KNOWN = {
     *("SuppressTokensLogitsProcessor", "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
     *("NoBadWordsLogitsProcessor", "PrefixConstrainedLogitsProcessor"),
 }
+_KNOWN_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
+# Inputs of models that the search would not read.
+_UNREAD = ("inputs_embeds", "decoder_inputs_embeds", "decoder_attention_mask", "token_type_ids")
 
 
 def search_by(successors: Successors | None = None, *, capture: bool = True) -> Callable[..., Any]:
@@ -51,17 +55,18 @@ def search_by(successors: Successors | None = None, *, capture: bool = True) -> 
         **model_kwargs: Any,
     ) -> Any:
         settings, (expanded, read) = generation_config, input_ids.shape
-        _check(settings, logits_processor)
+        _check(settings, logits_processor, stopping_criteria)
         assert inputs_tensor is not None
-        sources = len(inputs_tensor)
-        prompt = input_ids[0].tolist() if model.config.is_encoder_decoder else ()
-        forced = settings.forced_bos_token_id
-        prompt = (*prompt, forced) if prompt and forced is not None else prompt
+        _check_inputs(model, inputs_tensor, model_kwargs)
+        sources, forced = len(inputs_tensor), settings.forced_bos_token_id
+        prompt = _decoder_prompt(input_ids, forced) if model.config.is_encoder_decoder else ()
         adapted = searches.known(adapt(model, decoder_prompt=prompt, generation_config=settings))
         mask_NX = model_kwargs.get("attention_mask")
         mask_BX = None if mask_NX is None else mask_NX[:: expanded // sources]
         batch = _sources(inputs_tensor, mask_BX, adapted)
-        limit = settings.max_length - read - (forced is not None) - (settings.forced_eos_token_id is not None)
+        # A criterion of the caller's takes the place of the settings'.
+        longest = getattr(stopping_criteria, "max_length", None) or settings.max_length
+        limit = longest - read - (forced is not None) - (settings.forced_eos_token_id is not None)
         beam = SearchSettings(
             settings.num_beams,
             LogprobSum(settings.length_penalty),
@@ -69,17 +74,13 @@ def search_by(successors: Successors | None = None, *, capture: bool = True) -> 
             n_best=settings.num_return_sequences,
             specials=adapted.specials,
         )
-        search = Search(adapted, _successors(successors, logits_processor, adapted), beam)
+        allowed = _successors(successors, logits_processor, adapted, () if prompt else inputs_tensor.unbind())
+        search = Search(adapted, allowed, beam)
         result = searches.run(search, batch, limit)
-        tokens_NT = result.tokens_BNT.flatten(0, 1)
-        if settings.forced_eos_token_id is not None:
-            tokens_NT = torch.nn.functional.pad(tokens_NT, (0, 1), value=adapted.specials.pad)
-            cut_N1 = (result.length_BN.flatten() * ~result.finished_BN.flatten())[:, None]
-            ended_NT = tokens_NT.scatter(1, cut_N1, settings.forced_eos_token_id)
-            tokens_NT = torch.where(cut_N1 > 0, ended_NT, tokens_NT)
+        tokens_NT = _written(result, settings.forced_eos_token_id, adapted.specials.pad)
         before_BX = torch.tensor(adapted.decoder_prompt, device=tokens_NT.device) if prompt else inputs_tensor
         before_NX = before_BX.expand(sources, -1).repeat_interleave(settings.num_return_sequences, 0)
-        sequences = torch.cat([before_NX, tokens_NT[:, : max(1, int(result.length_BN.max()) + 1)]], 1)
+        sequences = torch.cat([before_NX, tokens_NT], 1)
         return _output(model, sequences, result.score_BN.flatten().clone(), settings)
 
     return decode
@@ -115,14 +116,21 @@ class _Searches:
 
 @dataclass(frozen=True)
 class AllowedByFunction:
-    """Successors from a `prefix_allowed_tokens_fn`: slow, a call of Python for every row and step."""
+    """Successors from a `prefix_allowed_tokens_fn`: slow, a call of Python for every row and step.
+
+    The function is given the decoder's prompt, or that of a causal model, and the output so far; `prompts` take the
+    place of the batch's, which have no padding.
+    """
 
     function: AllowedTokens
     model: HuggingFaceModel
+    prompts: Sequence[Tensor] = ()
 
     def start(self, batch: Batch) -> "AllowedByFunctionChoices":
         rows = [row[:length] for row, length in zip(batch.source_BS, batch.source_length_B.tolist(), strict=True)]
-        if self.model.crosses:
+        if len(self.prompts):
+            rows = [*self.prompts]
+        elif self.model.crosses:
             rows = [torch.tensor(self.model.decoder_prompt, device=batch.source_BS.device)] * len(rows)
         number_B = torch.arange(len(rows), device=batch.source_BS.device)
         return AllowedByFunctionChoices(self, tuple(rows), number_B, batch.target_BT[:, :0])
@@ -173,17 +181,40 @@ class SuccessorsProcessor:
         return scores.masked_fill(~(allowed_tokens(choices, scores.shape[1]) | ended_N1), NEVER)
 
 
-def _check(settings: Any, processors: Any) -> None:
+def _check(settings: Any, processors: Any, criteria: Any) -> None:
     if settings.do_sample:
         raise ConfigError("generate(do_sample=True) with argbeam's search; accepted: do_sample=False")
-    for processor in processors:
-        if type(processor).__name__ not in _KNOWN:
-            known = ", ".join(sorted(_KNOWN))
-            raise ConfigError(f"generate's {type(processor).__name__} with argbeam's search; accepted: {known}")
+    for things, known in ((processors, _KNOWN), (criteria, _KNOWN_CRITERIA)):
+        for thing in things:
+            if type(thing).__name__ not in known:
+                accepted = ", ".join(sorted(known))
+                raise ConfigError(f"generate's {type(thing).__name__} with argbeam's search; accepted: {accepted}")
+    if any(len(words) > 1 for words in settings.bad_words_ids or ()):
+        raise ConfigError("bad_words_ids of several tokens with argbeam's search; accepted: of one token each")
     if settings.num_return_sequences > settings.num_beams:
         raise ConfigError(
             f"num_return_sequences = {settings.num_return_sequences}: at most num_beams = {settings.num_beams}"
         )
+
+
+def _check_inputs(model: Any, ids_BX: Tensor, others: Mapping[str, Any]) -> None:
+    """Raise a ConfigError for what `generate` would read and the search would not."""
+    # A model of peft lends the model within it a method of its own.
+    check_supported(getattr(model.prepare_inputs_for_generation, "__self__", model))
+    unread = [name for name in _UNREAD if others.get(name) is not None]
+    cached = getattr(others.get("past_key_values"), "get_seq_length", lambda: 0)()
+    unread += ["past_key_values"] if cached else []
+    # In the place of ids that were not given transformers puts negative ones.
+    unread += ["encoder_outputs"] if not unread and bool((ids_BX < 0).any()) else []
+    if unread:
+        raise ConfigError(f"generate({unread[0]}=...) with argbeam's search; accepted: input_ids and attention_mask")
+
+
+def _decoder_prompt(ids_NX: Int[Tensor, "N X"], forced: int | None) -> tuple[int, ...]:
+    """What the decoder reads before an output, the same for all sentences."""
+    if bool((ids_NX != ids_NX[:1]).any()):
+        raise ConfigError("decoder_input_ids differ by sentence; argbeam's search takes the same for all of a batch")
+    return (*ids_NX[0].tolist(), *(() if forced is None else (forced,)))
 
 
 def _sources(ids_BX: Tensor, mask_BX: Tensor | None, model: HuggingFaceModel) -> Batch:
@@ -193,13 +224,26 @@ def _sources(ids_BX: Tensor, mask_BX: Tensor | None, model: HuggingFaceModel) ->
     return Batch(source_BS, length_B, source_BS[:, :0], zero_B, torch.arange(len(zero_B)).to(zero_B), model.specials)
 
 
-def _successors(given: Successors | None, processors: Any, model: HuggingFaceModel) -> Successors:
+def _successors(
+    given: Successors | None, processors: Any, model: HuggingFaceModel, prompts: Sequence[Tensor]
+) -> Successors:
     functions = [p for p in processors if type(p).__name__ == "PrefixConstrainedLogitsProcessor"]
     if functions and given is not None:
         raise ConfigError("successors and prefix_allowed_tokens_fn; one of them is accepted")
     if functions:
-        return AllowedByFunction(functions[0]._prefix_allowed_tokens_fn, model)
+        return AllowedByFunction(functions[0]._prefix_allowed_tokens_fn, model, prompts)
     return given or Unconstrained(model.vocabulary, end_symbol=True)
+
+
+def _written(result: SearchResult, forced_eos: int | None, pad: int) -> Int[Tensor, "N T"]:
+    """The outputs, as wide as the longest; a forced last token is written where the length limit cut one off."""
+    tokens_NT, length_N = result.tokens_BNT.flatten(0, 1), result.length_BN.flatten()
+    if forced_eos is not None:
+        cut_N = (length_N > 0) & ~result.finished_BN.flatten()
+        tokens_NT = torch.nn.functional.pad(tokens_NT, (0, 1), value=pad)
+        ended_NT = tokens_NT.scatter(1, length_N[:, None], forced_eos)
+        tokens_NT, length_N = torch.where(cut_N[:, None], ended_NT, tokens_NT), length_N + cut_N
+    return tokens_NT[:, : max(1, int(length_N.max()))]
 
 
 def _output(model: Any, sequences: Tensor, scores: Tensor, settings: Any) -> Any:

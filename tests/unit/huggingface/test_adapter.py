@@ -214,6 +214,10 @@ def test_special_tokens_are_those_of_generation() -> None:
     llama = tiny("llama", bos_token_id=1, pad_token_id=None, eos_token_id=[2, 5])
     llama.generation_config.suppress_tokens = [7]
     assert adapt(llama).specials == SpecialTokens(pad=2, unk=None, bos=1, ends=(2, 5), unwritten=(7,))
+    llama.generation_config.suppress_tokens = [2]
+    assert adapt(llama).specials == SpecialTokens(pad=2, unk=None, bos=1, ends=(5,), unwritten=(2,))
+    llama.generation_config.suppress_tokens = [5, 2]
+    assert "suppress_tokens has all end symbols (2, 5)" in refusal(adapt, llama, error=ConfigError)
     llama.generation_config.eos_token_id = llama.config.eos_token_id = None
     assert "without eos_token_id" in refusal(adapt, llama, error=ConfigError)
 
@@ -232,6 +236,33 @@ def test_dropout_is_one_mask_a_position_in_steps_and_in_one_pass(family: str) ->
     rest = make_batch(EXAMPLES[:2], specials=model.specials)
     parts = [loss(model, part, replace(noise, sentence_B=part.sentence_B)).total for part in (alone, rest)]
     torch.testing.assert_close(sum(parts), out.total, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("family", "targets"), [("t5", ["q", "v"]), ("bart", ["k_proj", "v_proj", "fc1"])])
+def test_dropout_of_adapters_in_cross_attention_is_the_same_in_search_and_replay(
+    family: str, targets: list[str]
+) -> None:
+    """Keys of the source, of other precision than the adapters, are computed in the first step alone."""
+    from peft import LoraConfig, get_peft_model
+
+    settings = LoraConfig(target_modules=targets, r=2, lora_dropout=0.5, init_lora_weights=False)
+    model = adapt(get_peft_model(tiny(family, dropout=0.0, dropout_rate=0.0), settings))
+    batch, loss = make_batch(EXAMPLES, specials=model.specials), Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0)
+    out, quiet = loss(model, batch, Noise(1, torch.tensor(0), batch.sentence_B)), loss(model, batch, None)
+    assert out.sums["violations"] > 3 and out.sums["replay_differs"] == 0
+    assert abs(out.total - quiet.total) > 0.1
+
+
+def test_an_mt5_is_a_t5() -> None:
+    from transformers import MT5Config, MT5ForConditionalGeneration
+
+    other = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    t5 = tiny("t5", **other)
+    mt5 = MT5ForConditionalGeneration(MT5Config(**FAMILIES["t5"][2] | other)).double().eval()
+    mt5.load_state_dict(t5.state_dict())
+    loss, model = Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0), adapt(t5)
+    batch = make_batch(EXAMPLES, specials=model.specials)
+    assert torch.equal(loss(adapt(mt5), batch, None).total, loss(model, batch, None).total)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen3"])
@@ -267,10 +298,16 @@ def test_layers_that_are_not_supported_are_refused_by_name() -> None:
     assert "model BertLMHeadModel is not supported; accepted: T5" in refusal(adapt, other, error=ConfigError)
     crossing = tiny("gpt2", add_cross_attention=True)
     assert "with add_cross_attention" in refusal(adapt, crossing, error=ConfigError)
+    varying = tiny("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    assert "has rope_type 'dynamic', which varies with the length" in refusal(adapt, varying, error=ConfigError)
+    # As transformers marks a model that it has loaded in 8 bits.
+    quantised = tiny("llama")
+    quantised.is_quantized, quantised.quantization_method = True, "bitsandbytes"
+    assert "with quantised weights (bitsandbytes); accepted" in refusal(adapt, quantised, error=ConfigError)
 
 
 def test_lora_is_trained_and_prompt_tuning_is_refused() -> None:
-    from peft import LoraConfig, PromptTuningConfig, get_peft_model
+    from peft import AdaptionPromptConfig, LoraConfig, PromptTuningConfig, get_peft_model
 
     lora = get_peft_model(tiny("llama"), LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False))
     model, merged = adapt(lora.double()), copy.deepcopy(lora).double().merge_and_unload()
@@ -284,6 +321,16 @@ def test_lora_is_trained_and_prompt_tuning_is_refused() -> None:
     assert all("lora_" in name for name in trained)
     soft = get_peft_model(tiny("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     assert "is a PromptTuningConfig; accepted" in refusal(adapt, soft, error=ConfigError)
+    prompts = get_peft_model(
+        tiny("llama"), AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1)
+    )
+    assert "is a AdaptionPromptConfig; accepted" in refusal(adapt, prompts, error=ConfigError)
+    added = tiny("llama")
+    added.add_adapter(
+        LoraConfig(target_modules=["q_proj", "v_proj"], r=2)
+    )  # of transformers' own, without an effect yet
+    found = [loss(adapt(one.double()), batch, None).total for one in (added, tiny("llama"))]
+    torch.testing.assert_close(*found)
 
 
 def test_outside_of_argbeam_attention_is_ordinary() -> None:

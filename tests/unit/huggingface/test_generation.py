@@ -150,6 +150,51 @@ def test_constraints_go_from_one_to_the_other(family: str) -> None:
     assert {*outputs[0]} <= {(*word, EOS) for word in WORDS}
 
 
+def test_a_function_gets_the_padded_prompts_that_generate_gives_it() -> None:
+    """Such functions count the tokens of the prompt: padding on the left belongs to it."""
+    network, mask = tiny("gpt2"), torch.tensor([[1, 1, 1], [0, 1, 1]])
+    options = BEST | {"attention_mask": mask, "prefix_allowed_tokens_fn": trie_function(3), "length_penalty": 0.0}
+    ours = network.generate(IDS, custom_generate=search_by(), **options)
+    theirs = network.generate(IDS, **options)
+    assert [cut(row[3:], [EOS]) for row in ours.tolist()] == [cut(row[3:], [EOS]) for row in theirs.tolist()]
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_a_model_of_peft_decodes_by_our_search(family: str) -> None:
+    from peft import LoraConfig, PrefixTuningConfig, get_peft_model
+
+    kind, targets = ("SEQ_2_SEQ_LM", ["q", "v"]) if family == "t5" else ("CAUSAL_LM", ["q_proj", "v_proj"])
+    lora = LoraConfig(task_type=kind, target_modules=targets, r=2, init_lora_weights=False)
+    network = get_peft_model(tiny(family), lora).double().eval()
+    options = BEST | {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "suppress_tokens": [PAD]}
+    ours, theirs = (network.generate(custom_generate=decode, **options) for decode in (search_by(), None))
+    assert ours.shape == theirs.shape
+    read = 1 if family == "t5" else 3
+    assert [cut(row[read:], [EOS]) for row in ours.tolist()] == [cut(row[read:], [EOS]) for row in theirs.tolist()]
+    prefixed = get_peft_model(tiny(family), PrefixTuningConfig(task_type=kind, num_virtual_tokens=2)).double()
+    found = refusal(prefixed.generate, error=ConfigError, custom_generate=search_by(), **options)
+    assert "is a PrefixTuningConfig; accepted" in found
+
+
+def test_inputs_that_the_search_does_not_read_are_refused() -> None:
+    network, causal = tiny("bart"), tiny("gpt2")
+
+    def refused(network: Any, **options: Any) -> str:
+        return refusal(network.generate, custom_generate=search_by(), error=ConfigError, **options)
+
+    vectors = network.get_input_embeddings()(IDS)
+    assert "generate(inputs_embeds=...) with argbeam's search; accepted: input_ids" in refused(
+        network, inputs_embeds=vectors
+    )
+    encoded = network.get_encoder()(IDS)
+    assert "generate(encoder_outputs=...)" in refused(network, encoder_outputs=encoded)
+    assert "generate(token_type_ids=...)" in refused(causal, input_ids=IDS, token_type_ids=IDS)
+    cached = causal(IDS[:, :2]).past_key_values
+    assert "generate(past_key_values=...)" in refused(causal, input_ids=IDS, past_key_values=cached)
+    prompts = torch.tensor([[EOS, 5], [EOS, 7]])
+    assert "decoder_input_ids differ by sentence" in refused(network, input_ids=IDS, decoder_input_ids=prompts)
+
+
 def test_what_the_search_does_not_do_is_refused() -> None:
     network, decode = tiny("gpt2"), search_by()
 
@@ -158,6 +203,8 @@ def test_what_the_search_does_not_do_is_refused() -> None:
 
     assert "do_sample=True" in refused(do_sample=True)
     assert "NoRepeatNGramLogitsProcessor with argbeam's search; accepted" in refused(no_repeat_ngram_size=2)
+    assert "MaxTimeCriteria with argbeam's search; accepted: EosTokenCriteria, Max" in refused(max_time=1.0)
+    assert "bad_words_ids of several tokens" in refused(bad_words_ids=[[4], [5, 6]])
     trie = search_by(Trie.of(WORDS, vocabulary=VOCABULARY))
     call = {"custom_generate": trie, "prefix_allowed_tokens_fn": trie_function(3)}
     assert "one of them is accepted" in refusal(network.generate, IDS, error=ConfigError, **call)

@@ -9,12 +9,8 @@ from torch import nn
 from argbeam.data.batches import Example
 from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError, DataError
-from argbeam.models.huggingface.adapter import (
-    HuggingFaceModel,
-    check_supported,
-    plain_model,
-    use_attention,
-)
+from argbeam.models.huggingface.adapter import HuggingFaceModel, use_attention
+from argbeam.models.huggingface.supported import check_supported, plain_model
 
 
 def adapt(
@@ -72,10 +68,13 @@ def special_tokens(settings: GenerationSettings, tokenizer: Any, prompt: Sequenc
     eos = found["eos"]
     if eos is None:
         raise ConfigError(f"{settings.name} without eos_token_id; set it in model.generation_config")
-    ends = tuple(eos) if isinstance(eos, Iterable) else (int(eos),)
-    pad = ends[0] if found["pad"] is None else int(found["pad"])
-    first = prompt[0] if prompt else found["bos"]
     barred = {*(settings.get("suppress_tokens") or ())}
+    known = tuple(eos) if isinstance(eos, Iterable) else (int(eos),)
+    ends = tuple(end for end in known if end not in barred)
+    if not ends:
+        raise ConfigError(f"{settings.name}: suppress_tokens has all end symbols {known}; one that is not is needed")
+    pad = known[0] if found["pad"] is None else int(found["pad"])
+    first = prompt[0] if prompt else found["bos"]
     barred |= {words[0] for words in settings.get("bad_words_ids") or () if len(words) == 1}
     barred |= {pad}
     return SpecialTokens(

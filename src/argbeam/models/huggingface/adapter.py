@@ -16,22 +16,25 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import SpecialTokens
-from argbeam.errors import ConfigError
 from argbeam.models.attention.cache import seen_by_pairs
 from argbeam.models.huggingface.attention import NAME, RowCache, register, see_all
 from argbeam.models.huggingface.attention_weights import attention_weights
-from argbeam.models.huggingface.dropout import OUTPUT_SITE, SOURCE_SITE, JoinedMasks, PassMasks, dropping
+from argbeam.models.huggingface.dropout import (
+    MEMORY_SITE,
+    OUTPUT_SITE,
+    SOURCE_SITE,
+    JoinedMasks,
+    MemoryMasks,
+    PassMasks,
+    dropping,
+)
 from argbeam.models.huggingface.prompts import PromptTokens, causal_mask, of_rows
 from argbeam.models.huggingface.slots import OwnKeys
+from argbeam.models.huggingface.supported import ENCODER_DECODERS, output_layer, plain_model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 
-ENCODER_DECODERS = (
-    *("T5ForConditionalGeneration", "BartForConditionalGeneration", "MBartForConditionalGeneration"),
-    *("MarianMTModel", "PegasusForConditionalGeneration", "M2M100ForConditionalGeneration"),
-)
 WITHOUT_DROPOUT = "a network in training mode, and no Noise to draw its dropout by: it runs without dropout (eval())"
-CAUSAL = ("GPT2LMHeadModel", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 class HuggingFaceModel(nn.Module):
@@ -73,6 +76,9 @@ class HuggingFaceModel(nn.Module):
             with dropping(masks):
                 found = base.get_encoder()(input_ids=source_BS, attention_mask=real_B11S)
             shared |= {"memory": found.last_hidden_state, "real": real_B11S}
+            if noise is not None:
+                drawn = PassMasks(noise, MEMORY_SITE, source_BS.shape[1])
+                shared["memory masks"] = MemoryMasks(found.last_hidden_state, drawn)
             shared["bias"] = torch.zeros_like(real_B11S, dtype=base.dtype).masked_fill(~real_B11S, -torch.inf)
             # Filled on the device: a copy from the host could not be captured.
             prompt_BP = torch.cat([source_BS.new_full((len(source_BS), 1), token) for token in self.decoder_prompt], 1)
@@ -95,7 +101,7 @@ class HuggingFaceModel(nn.Module):
         else:
             own = shared["own"].step(state.hypothesis["slots"], shared.get("prompts", ()))
         before = 0 if first else own.get_seq_length()
-        with dropping(shared["masks"], before):
+        with dropping(shared["masks"], before, shared.get("memory masks")):
             output_NTH, cross = self._read(shared, tokens_NT, own, before, mask_11QA)
         if first:
             layers = own.layers if not self.crosses else _keys_and_values(own)
@@ -153,7 +159,7 @@ class HuggingFaceModel(nn.Module):
             mask = seen_by_pairs(F.pad(restarted_TB, (0, 0, extra, 0)))[:, None]
         if again:
             mask = source.hidden_in(mask, rows=rows, lanes=1 if restarted_TB is None else 2)
-        with dropping(masks):
+        with dropping(masks, 0, shared.get("memory masks")):
             output_NXH, _ = self._read(shared, tokens_NX, own, -again, mask)
         return output_NXH[:, extra:].transpose(0, 1)
 
@@ -219,32 +225,6 @@ class HuggingFaceModel(nn.Module):
             use_cache=True,
         )
         return _precise(found.last_hidden_state), _keys_and_values(cross)
-
-
-def plain_model(network: Any) -> Any:
-    """The model of transformers within a model of peft, or the model itself."""
-    return network.get_base_model() if hasattr(network, "peft_config") else network
-
-
-def output_layer(base: Any) -> Any:
-    """The layer from the decoder's outputs to the scores of tokens."""
-    return base.get_output_embeddings()
-
-
-def check_supported(network: nn.Module) -> None:
-    """Raise a ConfigError for a model whose layers are not known to keep nothing but keys and values."""
-    known, base = (*ENCODER_DECODERS, *CAUSAL), plain_model(network)
-    if type(base).__name__ not in known:
-        raise ConfigError(f"model {type(base).__name__} is not supported; accepted: {', '.join(known)}")
-    for kind in getattr(base.config, "layer_types", None) or ():
-        if kind != "full_attention":
-            raise ConfigError(f"{type(base).__name__} has layers of {kind}; accepted: full_attention")
-    if getattr(base.config, "add_cross_attention", False):
-        raise ConfigError(f"{type(base).__name__} with add_cross_attention; accepted: without")
-    for name, settings in getattr(network, "peft_config", {}).items():
-        if getattr(settings, "is_prompt_learning", False):
-            kind = type(settings).__name__
-            raise ConfigError(f"peft's adapter {name!r} is a {kind}; accepted: adapters within layers, such as LoRA")
 
 
 def use_attention(network: nn.Module) -> None:
