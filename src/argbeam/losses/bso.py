@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError
-from argbeam.losses.contract import LossOutput, in_precision
+from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay, since_restart
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.contract import Model
@@ -65,6 +66,12 @@ def one_minus_authors_bleu(
 
 
 COSTS: dict[str, Cost] = {"zero_one": zero_one, "sentence_bleu": one_minus_bleu, "authors_bleu": one_minus_authors_bleu}
+
+
+def cost_in(cost: Cost, dtype: torch.dtype) -> Cost:
+    """The cost in the precision of the model's scores, if it is one of ours."""
+    own: Callable[..., Tensor] = cost
+    return partial(own, dtype=dtype) if cost in COSTS.values() else cost
 
 
 @dataclass(frozen=True)
@@ -142,8 +149,7 @@ class BsoStep:
         differs = _differences(found, (behind_BT + growth_BT).detach())
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
         behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
-        cost = in_precision(bso.cost, COSTS, behind_BT.dtype)
-        cost_BT = bso.cost_scale * cost(rival_BT, gold_BT, violation_BT)
+        cost_BT = bso.cost_scale * cost_in(bso.cost, behind_BT.dtype)(rival_BT, gold_BT, violation_BT)
         # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
         cost_BT = torch.where(violation_BT, cost_BT, 0.0)
         loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + growth_BT + behind_BT)

@@ -1,11 +1,9 @@
 """The contract of a loss."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -14,9 +12,6 @@ from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import LogprobSum, ScoreRule
 from argbeam.search.stop_rules import Stop, StopBest
-
-Measure = Callable[..., Tensor]
-"""A cost of rivals, or a risk of outputs."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +33,6 @@ class LossWeights:
 
     module: nn.Module
     rate: float
-
-
-def in_precision(function: Measure, own: Mapping[str, Measure], dtype: torch.dtype) -> Measure:
-    """A cost or risk in the precision of the model's scores, if it is one of the library's `own`."""
-    return partial(function, dtype=dtype) if function in own.values() else function
 
 
 class StepLoss(Protocol):

@@ -122,12 +122,14 @@ def check_gold(successors: Successors, batch: Batch, *, open_length: bool = Fals
     With `open_length`, gold must also end in the end symbol. Losses with a search call it on a CPU. It reads the
     device: on CUDA a training step cannot afford that.
     """
-    last_B = batch.target_BT.gather(1, (batch.target_length_B - 1).clamp(min=0)[:, None])[:, 0]
-    endless_B = ~batch.specials.ended(last_B) & (batch.target_length_B > 0)
-    if open_length and bool(endless_B.any()):
-        sentence = int(batch.sentence_B[endless_B][0])
-        ids = " or ".join(map(str, batch.specials.ends))
-        raise DataError(f"sentence {sentence}: gold without the end symbol (id {ids}) at its end; open length needs it")
+    if open_length:
+        last_B = batch.target_BT.gather(1, (batch.target_length_B - 1).clamp(min=0)[:, None])[:, 0]
+        endless_B = ~batch.specials.ended(last_B) & (batch.target_length_B > 0)
+        if bool(endless_B.any()):
+            sentence, ids = int(batch.sentence_B[endless_B][0]), " or ".join(map(str, batch.specials.ends))
+            raise DataError(
+                f"sentence {sentence}: gold without the end symbol (id {ids}) at its end; open length needs it"
+            )
     for t, (choices, token_B) in enumerate(along_gold(successors, batch)):
         valid_B = gold_is_valid(choices, token_B) | (t >= batch.target_length_B)
         if not bool(valid_B.all()):
