@@ -154,8 +154,8 @@ def _inspect_batch(
             if settings.stop is not None:
                 final = float(settings.rule.finished_scores(torch.tensor([[final]]), len(gold)))
         restarted: list[TreeStep] = []
-        if trained is not None and gold and not blocked[i]:
-            restarted = tree_of(trained, i, ends=ends, gold=gold, shown=_SHOWN)
+        if training is not None and trained is not None and gold and not blocked[i]:
+            restarted = tree_of(trained, i, ends=ends, gold=gold, policy=training.policy, shown=_SHOWN)
         found.append(Inspected(tree, restarted, hypotheses[i], dead[i], final, lost[i], forbidden[i]))
     return found
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from argbeam.search.gold import Verdict
+from argbeam.search.gold import Policy, Verdict
 from argbeam.search.result import Beam, Beams, SearchStep
 from argbeam.search.score_rules import NEVER
 from argbeam.search.top_k import ListedScores, TokenScores
@@ -107,18 +107,26 @@ def tree_of(
     ends: Sequence[int] = (),
     gold: Sequence[int] = (),
     gold_scores: Sequence[float] = (),
+    policy: Policy | None = None,
     shown: int,
 ) -> list[TreeStep]:
     """The steps of one sentence; hypotheses that were not kept appear up to a number of `shown` a step.
 
-    `gold_scores` are those of gold's prefixes; a search with gold knows them itself. `ends` are the end symbols.
+    `gold_scores` are those of gold's prefixes; a search with gold knows them itself and has a `policy`. `ends` are the
+    end symbols.
     """
     tree: list[TreeStep] = []
     at, gold_at = [-1], -1  # the places of the beam's rows, and of gold's prefix, among the hypotheses before
+    before = since = 0.0  # growth of the margin up to the last restart, and since then
     for t, table in enumerate(recorder.steps):
         row = {name: values[sentence] for name, values in table.items()}
         if not row["active"]:
             break
+        if policy is not None:
+            since += policy.margin_per_token
+            row = _without_growth(row, before, since)
+            if policy.restarts and row["violation"]:
+                before, since = before + since, 0.0
         if tree and "valid" in row:
             for place, count in zip(at, row["valid"], strict=False):
                 if place >= 0:
@@ -134,6 +142,13 @@ def tree_of(
             for (parent, newest), alive in zip(row["next"], row["alive"], strict=True)
         ]
     return tree
+
+
+def _without_growth(row: dict[str, Any], before: float, since: float) -> dict[str, Any]:
+    """The row with sums of tokens' scores. Gold's lane loses what the margin grows by, and restarts begin from it."""
+    given = {name: [score + before for score in row[name]] for name in ("kept_scores", "best_scores")}
+    lanes = {"gold_score": row["gold_score"] + before + since, "rival_score": row["rival_score"] + before}
+    return {**row, **given, **lanes}
 
 
 Name = tuple[int, int]  # a hypothesis of a step: its parent's place, and its newest token

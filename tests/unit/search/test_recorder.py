@@ -132,25 +132,26 @@ def test_a_tree_holds_the_beams_of_its_search_and_golds_prefixes(name: str) -> N
 def test_a_tree_of_a_training_search_has_its_violations_and_rivals(name: str) -> None:
     cases, stop = GOLD_CASES[name]
 
-    @given(case=cases, beam=st.integers(1, 6), rule=rules, data=st.data())
+    @given(case=cases, beam=st.integers(1, 6), rule=rules, data=st.data(), growth=st.sampled_from([0.0, 0.7]))
     @settings(max_examples=12)
-    def agree(case: Case, beam: int, rule: ScoreRule, data: st.DataObject) -> None:
-        golds = case.golds(data, rule, stop)
-        found, recorder = recorded(case, SearchSettings(beam, rule, stop, n_best=0), golds, Restart(1.0))
+    def agree(case: Case, beam: int, rule: ScoreRule, data: st.DataObject, growth: float) -> None:
+        golds, policy = case.golds(data, rule, stop), Restart(1.0, growth if rule.adds_up else 0.0)
+        found, recorder = recorded(case, SearchSettings(beam, rule, stop, n_best=0), golds, policy)
         violations = found.violations
         assert violations is not None
         for b, gold in enumerate(golds):
-            tree = tree_of(recorder, b, ends=() if stop is None else (EOS,), gold=gold, shown=2)
+            ends, score = () if stop is None else (EOS,), case.score(rule, b)
+            tree = tree_of(recorder, b, ends=ends, gold=gold, policy=policy, shown=2)
             assert [step.violation for step in tree] == violations.violation_BT[b, : len(gold)].tolist()
-            assert [step.gold_score for step in tree] == pytest.approx(
-                violations.gold_score_BT[b, : len(gold)].tolist()
-            )
+            assert [step.gold_score for step in tree] == pytest.approx([score(gold[: t + 1]) for t in range(len(gold))])
             start = 0  # of the rival's segment
             for t, (step, seen) in enumerate(zip(tree, prefixes(tree), strict=True)):
                 assert list(seen)[step.gold] == gold[: t + 1]
                 if step.violation:
                     rival = (*gold[:start], *violations.rival_BT[b, start : t + 1].tolist())
                     assert list(seen)[step.rival] == rival
+                    assert step.margin == pytest.approx(score(gold[: t + 1]) - score(rival))
+                    assert step.margin < 1.0 + policy.margin_per_token * (t + 1 - start)
                     start = t + 1
 
     agree()
