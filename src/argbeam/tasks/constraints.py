@@ -16,8 +16,9 @@ from argbeam.data.readers.text import open_lines, read_text
 from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import DataError
 from argbeam.search.constraints.automaton import compile_grammar
-from argbeam.search.constraints.gbnf import gbnf_grammar, json_schema_grammar
+from argbeam.search.constraints.gbnf import gbnf_grammar
 from argbeam.search.constraints.grammar import Grammar, Spelling, Unit
+from argbeam.search.constraints.json_schema import json_schema_grammar
 from argbeam.search.constraints.matchers import Matchers
 from argbeam.search.constraints.notations import lark_grammar, regular_expression
 from argbeam.search.constraints.pushdown import Pushdown

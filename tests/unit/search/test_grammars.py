@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from argbeam.errors import ConfigError, DataError
 from argbeam.runtime import device as devices
 from argbeam.search.constraints import automaton, rule_automata
 from argbeam.search.constraints.automaton import compile_grammar
-from argbeam.search.constraints.gbnf import gbnf_grammar, json_schema_grammar
+from argbeam.search.constraints.gbnf import gbnf_grammar
 from argbeam.search.constraints.grammar import Spelling
+from argbeam.search.constraints.json_schema import json_schema_grammar
 from argbeam.search.constraints.matchers import Matchers
 from argbeam.search.constraints.notations import lark_grammar, regular_expression
 from argbeam.search.constraints.pushdown import Pushdown, PushdownTables
@@ -206,6 +208,19 @@ def test_lists_and_tails_need_no_depth() -> None:
     assert outputs(successors, spelling, 30) == {"a" * n + "b" for n in range(30)}
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\w+", r"\W|[\w.]", r"[^\w\s]", r"\$a?|\^|\-", r"[a-]|[$^]", r"a{,2}", r"\u00e4\x61?", "ä[à-ü]*", r"(?i)ä|a",
+        r"(?i:A)Ä?", r"(?a:\w)ä", "a*?Ä??", r"^a\ b?$", "(?P<name>a)|", r"\d|\D\S", "[^ä]",
+    ],
+)  # fmt: skip
+def test_a_pattern_means_what_it_does_in_python(pattern: str) -> None:
+    letters = "aÄä1.$^- "
+    successors = Pushdown(compile_grammar(regular_expression(pattern, characters(letters))), depth=1)
+    assert outputs(successors, characters(letters), 3) == strings(letters, 3, re.compile(pattern).fullmatch)
+
+
 @pytest.mark.parametrize("pattern", ["a(b|ab)*", "(ab|a)(bc|c)?", "[^b]{2,3}|b+c?", "(a|b)*abb", "()|c"])
 @pytest.mark.parametrize("kind", ["characters", "pieces"])
 def test_a_regular_expression_admits_what_python_matches(pattern: str, kind: str) -> None:
@@ -291,8 +306,14 @@ value ::= root | "0" | [^\x00-0\]\[, -] [0-1]*
         ('begin: "a"', "^grammar: no rule start; found begin"),
         ("start: other", "^grammar: not a grammar in Lark's notation: Rule 'other' used but not defined"),
         ('start: "a"\n%ignore " "', "^grammar: %ignore"),
-        ("start: /a/i", "^grammar: /a/i: flags of patterns are not accepted"),
-        ("start: /a(/", "^grammar: 'a\\(' is no regular expression"),
+        (
+            "start: /a(/",
+            "^grammar: 'a\\(' is no regular expression: missing \\), unterminated subpattern at position 1",
+        ),
+        ("start: /a(?=b)/", r"^grammar: lookahead or lookbehind in 'a\(\?=b\)'; characters, classes, groups, \| and"),
+        ('start: "b".."a"', r'^grammar: "b"\.\."a"; a range goes from one character to a later one'),
+        ('start: "a"~3..2', r"^grammar: ~3\.\.2; the least number comes first"),
+        ("start: A\n%declare A", "^grammar: A is not accepted"),
         ('start: two{A}\ntwo{x}: x x\nA: "a"', "^grammar: template_usage is not accepted; rules, terminals, strings"),
     ],
 )
@@ -301,13 +322,65 @@ def test_wrong_grammars_are_data_errors(text: str, message: str) -> None:
         lark_grammar(text, characters("ab"))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("start: /a(/", r"^grammar: 'a\(' is no regular expression"),
+        ('start: "b".."a"', r'^grammar: "b"\.\."a"; a range'),
+        ('start: IS | "a"\nIS: "is a"', r'^grammar: "is a" in a terminal, which is one token where tokens are words'),
+    ],
+)
+def test_wrong_terminals_are_data_errors_where_tokens_are_words(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        lark_grammar(text, words("a", "b", "is"))
+
+
+def test_a_grammar_is_one_file(tmp_path: Path) -> None:
+    """A run saves the text of the grammar; what stands in another file would be missing there."""
+    (tmp_path / "names.lark").write_text('NAME: "a"\n')
+    where = str(tmp_path / "grammar.lark")
+    with pytest.raises(DataError, match=r"grammar.lark: %import from .*names.lark; one file holds the whole grammar"):
+        lark_grammar("start: NAME\n%import .names.NAME\n", characters("ab"), where=where)
+
+
+def test_an_escaped_string_ends_at_the_first_quote_that_is_not_escaped() -> None:
+    """Lark's common.ESCAPED_STRING, which has a lookbehind."""
+    spelling = characters('"\\a')
+    text = "start: ESCAPED_STRING\n%import common.ESCAPED_STRING"
+    found = outputs(Pushdown(compile_grammar(lark_grammar(text, spelling)), depth=1), spelling, 5)
+    assert found == strings('"\\a', 5, re.compile(r'"([^"\\]|\\.)*"').fullmatch)
+
+
+def test_flags_and_letters_of_any_case() -> None:
+    spelling = words("Is", "is", "than", "Than", "ä", "Ä")
+    successors = Pushdown(compile_grammar(lark_grammar('start: "is than"i | /Ä/i', spelling)), depth=1)
+    assert outputs(successors, spelling, 2) == {"Is than", "is than", "Is Than", "is Than", "ä", "Ä"}
+
+
+@pytest.mark.parametrize("text", ["start: start*", 'start: x "a"\nx: x?', 'start: (x | y)* "a"\nx: y?\ny: x*\nz: z'])
+def test_rules_without_atoms_that_contain_themselves_derive_nothing_more_on_the_host(text: str) -> None:
+    found = outputs(Matchers.of_grammar(lark_grammar(text, characters("ab"))), characters("ab"), 3)
+    assert found == ({"a"} if "a" in text.replace("start", "") else {""})
+
+
 @pytest.mark.parametrize("text", ['start: "c"', 'start: "a" start'])
 def test_a_grammar_without_outputs_is_a_data_error(text: str) -> None:
     with pytest.raises(DataError, match=r"^no output is valid"):
         compile_grammar(lark_grammar(text, characters("ab")))
 
 
-@pytest.mark.parametrize(("pattern", "message"), [("^a", "leave them out"), ("a$", "leave them out"), ("a(", "is no")])
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("a|^b", r"^pattern: \^, \$ or \\b in 'a\|\^b'; characters, classes, groups, \| and repeats are accepted"),
+        ("(a$)b", r"\^, \$ or"),
+        (r"\bab", r"\^, \$ or"),
+        ("(?<!a)b", "lookahead or lookbehind"),
+        (r"(a)\1", "a reference to a group"),
+        ("a++", "a possessive repeat"),
+        ("a(", "is no regular expression: missing"),
+    ],
+)
 def test_wrong_patterns_are_data_errors(pattern: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         regular_expression(pattern, characters("ab"))
@@ -320,10 +393,45 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         json_schema_grammar('{"type": "thing"}', characters("ab"), where="s")
 
 
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"not": {"const": 1}}, "#: not would not be read; leave it out"),
+        ({"type": "array", "uniqueItems": True}, "#: uniqueItems would not be read"),
+        ({"type": "integer", "anyOf": [{"minimum": 1}]}, "#: type would not be read; write everything into anyOf"),
+        (
+            {"type": "string", "enum": ["a"], "maxLength": 1},
+            "#: maxLength would not be read; write everything",
+        ),
+        ({"allOf": [{"const": 1}, {"const": 1}]}, "#: allOf of several schemas would not be read; write one schema"),
+        (
+            {"properties": {"a": {"minimum": 1}}},
+            "#/properties/a: minimum would not be read; a type beside it",
+        ),
+        ({"$defs": {"a": {"type": "number", "multipleOf": 2}}, "$ref": "#/$defs/a"}, "#/$defs/a: multipleOf would not"),
+        ({"type": "string", "pattern": "^ä$"}, "#: the pattern '^ä$' with its escapes would not be read; write it as"),
+        ({"type": "string", "pattern": "a"}, "the pattern 'a'; one with ^ before and $ behind the whole is accepted"),
+        ({"type": "string", "pattern": "^a|b$"}, "the pattern '^a|b$'; one with"),
+    ],
+)
+def test_a_schema_with_more_than_the_grammar_would_hold_is_a_data_error(schema: object, message: str) -> None:
+    with pytest.raises(DataError, match="^s: " + re.escape(message)):
+        json_schema_grammar(json.dumps(schema), characters('{}":, a1'), where="s")
+
+
+def test_a_json_string_may_have_a_pattern() -> None:
+    """Quotes and backslashes, which JSON escapes, are left out; `ä` is not escaped."""
+    schema = {"properties": {"not": {"type": "string", "pattern": r"^(\u00e4|[^\w:])?\.$"}}, "required": ["not"]}
+    spelling = characters('{}not: ."\\ä')
+    successors = Pushdown(compile_grammar(json_schema_grammar(json.dumps(schema), spelling)), depth=1)
+    texts = {f'{{"not": "{first}."}}' for first in ("", "ä", "{", "}", " ", ".")}
+    assert outputs(successors, spelling, 13) == texts
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "greenery", None)
-    with pytest.raises(ConfigError, match=r"^grammars need greenery: pip install 'argbeam\[grammar\]'$"):
-        regular_expression("a", characters("ab"))
+    monkeypatch.setitem(sys.modules, "lark.load_grammar", None)
+    with pytest.raises(ConfigError, match=r"^grammars need lark: pip install 'argbeam\[grammar\]'$"):
+        lark_grammar("start: ", characters("ab"))
 
 
 @pytest.mark.parametrize(

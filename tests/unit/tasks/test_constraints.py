@@ -157,11 +157,10 @@ def test_every_notation_makes_a_constraint(tmp_path: Path, notation: str, text: 
         ("lark", " \n", ": an empty file; a grammar in the notation lark is expected"),
         ("regex", "x\ny\n", ":2: a second line; a regular expression is one line"),
         ("regex", "x[a-f", ": 'x[a-f' is no regular expression: unterminated character set at position 1"),
-        ("regex", "x(?=y)", ": 'x(?=y)' is no regular expression: '(?=y)' at position 1; anchors, lookaround and"),
-        ("regex", "x{2", ": 'x{2' is no regular expression: '{2' at position 1; anchors, lookaround and"),
+        ("regex", "x(?=y)", ": lookahead or lookbehind in 'x(?=y)'; characters, classes, groups, | and repeats"),
         ("gbnf", "root ::= other", ': not a grammar in GBNF: EBNF parser error at line 1, column 10: Rule "other" is'),
         ("json_schema", "[1]", ": not a JSON Schema that can be a grammar: Schema should be an object or bool"),
-        ("json_schema", '{"a": ', ": not a JSON Schema that can be a grammar: Failed to parse JSON: "),
+        ("json_schema", '{"a": ', ": not a JSON Schema that can be a grammar: Expecting value: line 1"),
     ],
 )
 def test_a_wrong_grammar_names_its_file(tmp_path: Path, notation: str, text: str, message: str) -> None:

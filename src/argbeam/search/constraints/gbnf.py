@@ -1,6 +1,6 @@
-"""GBNF and JSON Schema: xgrammar reads both, and writes them as plain rules, which are read here.
+"""GBNF: xgrammar reads it, and writes it as plain rules, which are read here, as are those of JSON Schema.
 
-Both describe the text of an output character by character, spaces included.
+Rules describe the text of an output character by character, spaces included.
 """
 
 import re
@@ -19,6 +19,7 @@ from argbeam.search.constraints.grammar import (
     Spelling,
 )
 from argbeam.search.constraints.notations import needed
+from argbeam.search.constraints.patterns import pattern_node
 
 # The right side of a rule as xgrammar writes it. A lookahead, in `(=`, only helps xgrammar; it restricts nothing.
 _RULE = r"""
@@ -26,12 +27,13 @@ start: choice lookahead?
 lookahead: "(=" choice ")"
 choice: sequence ("|" sequence)*
 sequence: item*
-item: (STRING | CLASS | NAME | "(" choice ")") (STAR | "{" NUMBER "," NUMBER "}")?
+item: (STRING | CLASS | REGEX | NAME | "(" choice ")") (STAR | "{" NUMBER "," NUMBER "}")?
 STAR: "*" | "+" | "?"
 NUMBER: /-?\d+/
 NAME: /[a-zA-Z_][\w.-]*/
 STRING: /"(\\.|[^"\\])*"/
 CLASS: /\[(\\.|[^\]\\])*\]/
+REGEX.1: /Regex\("(\\.|[^"\\])*", json_string=true\)/
 %ignore " "
 """
 _ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)|(.)", re.DOTALL)
@@ -42,27 +44,19 @@ def gbnf_grammar(text: str, spelling: Spelling, *, where: str = "grammar") -> Gr
     """The grammar of a text in GBNF; it derives outputs from the rule `root`."""
     xgrammar = needed("xgrammar", "xgrammar")
     try:
-        return _read(str(xgrammar.Grammar.from_ebnf(text)), spelling, where)
+        return read_rules(str(xgrammar.Grammar.from_ebnf(text)), spelling, where)
     except RuntimeError as error:
-        raise DataError(f"{where}: not a grammar in GBNF: {_reason(error)}") from None
+        raise DataError(f"{where}: not a grammar in GBNF: {reason_of(error)}") from None
 
 
-def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema") -> Grammar:
-    """The grammar of the JSON texts that fit a schema, spaced and ordered as `json.dumps` does by default."""
-    xgrammar = needed("xgrammar", "xgrammar")
-    try:
-        return _read(str(xgrammar.Grammar.from_json_schema(text, any_whitespace=False)), spelling, where)
-    except (RuntimeError, ValueError) as error:
-        raise DataError(f"{where}: not a JSON Schema that can be a grammar: {_reason(error)}") from None
-
-
-def _read(rules: str, spelling: Spelling, where: str) -> Grammar:
+def read_rules(rules: str, spelling: Spelling, where: str) -> Grammar:
+    """The grammar of rules as xgrammar writes them."""
     alphabet = Alphabet(spelling, whole=False)
     found: dict[str, Node] = {}
     for line in filter(None, rules.splitlines()):
         name, _, right = line.partition(" ::= ")
         try:
-            found[name] = _node(_reader().parse(right).children[0], alphabet)
+            found[name] = _node(_reader().parse(right).children[0], alphabet, where)
         except needed("lark.exceptions", "lark").LarkError:
             raise DataError(f"{where}: the rule {line!r} is not accepted; strings, classes and rules are") from None
     return alphabet.grammar(found, "root")
@@ -73,15 +67,15 @@ def _reader() -> Any:
     return needed("lark", "lark").Lark(_RULE, parser="lalr")
 
 
-def _node(tree: Any, alphabet: Alphabet) -> Node:
+def _node(tree: Any, alphabet: Alphabet, where: str) -> Node:
     kind, children = getattr(tree, "data", getattr(tree, "type", "")), list(getattr(tree, "children", []))
     match str(kind):
         case "choice":
-            return Alternatives(tuple(_node(child, alphabet) for child in children))
+            return Alternatives(tuple(_node(child, alphabet, where) for child in children))
         case "sequence":
-            return Concatenation(tuple(_node(child, alphabet) for child in children))
+            return Concatenation(tuple(_node(child, alphabet, where) for child in children))
         case "item":
-            part, bounds = _node(children[0], alphabet), [str(token) for token in children[1:]]
+            part, bounds = _node(children[0], alphabet, where), [str(token) for token in children[1:]]
             if not bounds:
                 return part
             least, most = {"*": (0, -1), "+": (1, -1), "?": (0, 1)}.get(bounds[0]) or map(int, bounds)
@@ -90,6 +84,11 @@ def _node(tree: Any, alphabet: Alphabet) -> Node:
             return alphabet.literal("".join(_letters(str(tree)[1:-1])))
         case "CLASS":
             return _class(str(tree)[1:-1], alphabet)
+        case "REGEX":  # characters that JSON would escape are left out
+            pattern = "".join(_letters(str(tree)[len('Regex("') : str(tree).rindex('"')]))
+            return pattern_node(
+                pattern, alphabet.without(lambda name: name < " " or name in '"\\'), where, anchors=True
+            )
     return Reference(str(tree))
 
 
@@ -118,7 +117,7 @@ def _letters(text: str, dash: str = "-") -> list[str]:
     return letters
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Xgrammar's message without the time and the place in its source, and without the schema at its end."""
     message = " ".join(str(error).split()).rpartition(" is false: ")[2].partition(" The JSON string is:")[0]
     return re.sub(r"^\[[\d:]+\] \S+: ", "", message)

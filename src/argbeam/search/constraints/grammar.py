@@ -5,7 +5,9 @@ An atom is what a terminal is made of: a whole token where tokens are words, els
 both are strings of characters. A regular expression always describes the text of the output, spaces included.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -94,6 +96,18 @@ class Grammar:
     ends: tuple[int, ...] = STANDARD.ends
 
 
+def atom_sets(node: Node) -> Iterator[AtomSet]:
+    """The sets of atoms in a node, without those of the rules that it names."""
+    match node:
+        case AtomSet():
+            yield node
+        case Concatenation(parts) | Alternatives(parts):
+            for part in parts:
+                yield from atom_sets(part)
+        case Repetition(part):
+            yield from atom_sets(part)
+
+
 def references(node: Node) -> Iterator[str]:
     """The rules that a node names."""
     match node:
@@ -115,9 +129,11 @@ class Alphabet:
         self.names = tuple(names)
         self.index = {name: atom for atom, name in enumerate(self.names) if name}
 
-    def literal(self, text: str) -> Node:
-        """The text as atoms; one that no token has matches nothing."""
+    def literal(self, text: str, *, any_case: bool = False) -> Node:
+        """The text as atoms, in letters of any case if asked; one that no token has matches nothing."""
         names = self.spelling.split(text) if self.whole else text
+        if any_case:
+            return Concatenation(tuple(self.matching(re.compile(re.escape(n), re.I).fullmatch) for n in names))
         return Concatenation(tuple(self.chosen([name]) for name in names))
 
     def chosen(self, names: Sequence[str]) -> Node:
@@ -125,6 +141,12 @@ class Alphabet:
 
     def matching(self, accepts: Callable[[str], Any]) -> Node:
         return self.chosen([name for name in self.index if accepts(name)])
+
+    def without(self, leaves_out: Callable[[str], bool]) -> "Alphabet":
+        """The same atoms, some of which match nothing."""
+        fewer = copy(self)
+        fewer.index = {name: atom for name, atom in self.index.items() if not leaves_out(name)}
+        return fewer
 
     def grammar(self, rules: dict[str, Node], start: str) -> Grammar:
         texts = self.spelling.texts
@@ -134,13 +156,13 @@ class Alphabet:
             )
         if self.spelling.spaced:  # the space before the first token is not in the output; no token has none
             spaced = Concatenation((self.literal(" "), Reference(start)))
-            nothing = (EMPTY,) if _nullable(rules, start) else ()
+            nothing = (EMPTY,) if nullable(rules, start) else ()
             rules, start = {**rules, " start": Alternatives((spaced, *nothing))}, " start"
         atoms_of = tuple(tuple(self.index[letter] for letter in text) for text in texts)
         return Grammar(rules, start, atoms_of, self.spelling.ends)
 
 
-def _nullable(rules: Mapping[str, Node], start: str) -> bool:
+def nullable(rules: Mapping[str, Node], start: str) -> bool:
     """Whether a rule derives the empty string."""
     empty: set[str] = set()
 

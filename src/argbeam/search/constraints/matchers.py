@@ -14,6 +14,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.search.constraints.grammar import (
+    EMPTY,
     Alternatives,
     AtomSet,
     Concatenation,
@@ -21,9 +22,12 @@ from argbeam.search.constraints.grammar import (
     Node,
     Reference,
     Repetition,
+    atom_sets,
+    nullable,
+    references,
 )
 from argbeam.search.constraints.notations import needed
-from argbeam.search.constraints.rule_automata import classes_of
+from argbeam.search.constraints.rule_automata import classes_of, closed
 
 # Classes of atoms are written as letters from here on (CJK ideographs: one code point each, none with a meaning in the
 # notation). Atoms that no rule takes are the letter before.
@@ -47,7 +51,7 @@ class Matchers:
         classes = classes_of(grammar)
         texts = ["".join(chr(_FIRST_LETTER + classes.get(a, -1)) for a in atoms) for atoms in grammar.atoms_of]
         names = {name: f"r{number}" for number, name in enumerate(grammar.rules)}
-        lines = [f"{names[name]} ::= {_written(node, names, classes)}" for name, node in grammar.rules.items()]
+        lines = [f"{names[name]} ::= {_written(node, names, classes)}" for name, node in _rules(grammar).items()]
         source = "\n".join([f"root ::= {names[grammar.start]}", *lines])
         # A token without a text would be a special one for xgrammar.
         spelled = [text or chr(_FIRST_LETTER - 1) for text in texts]
@@ -98,6 +102,15 @@ def _after(matcher: Any, token: int) -> Any:
         return None
     forked = matcher.fork()
     return forked if forked.accept_token(token) and not forked.is_terminated() else None
+
+
+def _rules(grammar: Grammar) -> dict[str, Node]:
+    """The rules, where one without atoms derives the empty text or nothing: xgrammar would follow it without end."""
+    reached = {name: {name, *references(node)} for name, node in grammar.rules.items()}
+    taking = {name for name, node in grammar.rules.items() if any(found.atoms for found in atom_sets(node))}
+    idle = {name for name in grammar.rules if not closed({name}, reached) & taking}
+    empty = {name: EMPTY if nullable(grammar.rules, name) else AtomSet(frozenset()) for name in idle}
+    return {**grammar.rules, **empty}
 
 
 def _written(node: Node, names: dict[str, str], classes: dict[int, int]) -> str:

@@ -17,14 +17,13 @@ from argbeam.search.constraints.grammar import (
     Repetition,
     Spelling,
 )
+from argbeam.search.constraints.patterns import parsed, pattern_node
 
 
 def regular_expression(text: str, spelling: Spelling, *, where: str = "pattern") -> Grammar:
-    """The grammar of a regular expression over the output's text, in greenery's notation: no anchors, no lookaround."""
-    if text.startswith("^") or (text.endswith("$") and not text.endswith(r"\$")):
-        raise DataError(f"{where}: ^ or $ in {text!r}; the whole output is matched: leave them out, or write [$]")
+    """The grammar of a regular expression over the output's text, in Python's notation: no anchors, no lookaround."""
     alphabet = Alphabet(spelling, whole=False)
-    return alphabet.grammar({"start": _pattern_node(text, alphabet, where)}, "start")
+    return alphabet.grammar({"start": pattern_node(text, alphabet, where)}, "start")
 
 
 def lark_grammar(text: str, spelling: Spelling, *, where: str = "grammar") -> Grammar:
@@ -33,9 +32,11 @@ def lark_grammar(text: str, spelling: Spelling, *, where: str = "grammar") -> Gr
     from lark.exceptions import LarkError
 
     try:
-        found = load.load_grammar(text, where, [], False)[0]
+        found, files = load.load_grammar(text, where, [], False)
     except (LarkError, OSError) as error:
         raise DataError(f"{where}: not a grammar in Lark's notation: {' '.join(str(error).split())}") from None
+    if own := [name for name in files if isinstance(name, str)]:  # those of Lark's library are no paths
+        raise DataError(f"{where}: %import from {own[0]}; one file holds the whole grammar: write its rules there")
     if found.ignore:
         raise DataError(f"{where}: %ignore; every token of an output counts: write what is optional into the rules")
     alphabet = Alphabet(spelling, whole=spelling.whole)
@@ -58,6 +59,10 @@ def needed(module: str, package: str) -> Any:
         raise ConfigError(f"grammars need {package}: pip install 'argbeam[grammar]'") from None
 
 
+# What stands in the quotes of common.ESCAPED_STRING: it ends at the first quote that is not escaped.
+_IN_QUOTES = ["/.*?/", r"/(?<!\\)(\\\\)*?/"]
+
+
 class _LarkReader:
     """Nodes from the trees of Lark's own reader of grammars."""
 
@@ -69,6 +74,8 @@ class _LarkReader:
         match kind:
             case "expansions":
                 return Alternatives(tuple(map(self.node, children)))
+            case "expansion" if [_leaf(child) for child in children] == _IN_QUOTES:
+                return pattern_node(r'([^"\\\n]|\\.)*', self.alphabet, self.where)
             case "expansion":
                 return Concatenation(tuple(map(self.node, children)))
             case "alias" | "value":
@@ -76,18 +83,17 @@ class _LarkReader:
             case "maybe":
                 return Repetition(self.node(children[0]), 0, 1)
             case "expr":
-                return Repetition(self.node(children[0]), *_bounds(children[1:]))
+                return Repetition(self.node(children[0]), *self._bounds(children[1:]))
             case "NonTerminal":
                 return Reference(str(tree.name))
-            case "Terminal" if str(tree.name) in self.terminals:
-                definition = self.terminals[str(tree.name)]
+            case "Terminal" if (definition := self.terminals.get(str(tree.name))) is not None:
                 return self.node(definition) if not self.alphabet.whole else self._token(definition)
-            case "literal" | "range" if self.alphabet.whole and not _plain(tree):
+            case "literal" | "range" if self.alphabet.whole and not _string(tree):
                 return self._token(tree)
             case "literal":
                 return self._literal(children[0])
             case "range":
-                low, high = (_unquoted(child) for child in children)
+                low, high = self._range(children)
                 return self.alphabet.matching(lambda name: len(name) == 1 and low <= name <= high)
         name = getattr(tree, "name", kind)
         raise DataError(f"{self.where}: {name} is not accepted; rules, terminals, strings, ranges and /patterns/ are")
@@ -95,17 +101,26 @@ class _LarkReader:
     def _literal(self, token: Any) -> Node:
         text = str(token)
         if token.type == "REGEXP":
-            return _pattern_node(_pattern_of(text, self.where), self.alphabet, self.where)
-        if not text.endswith("i"):
-            return self.alphabet.literal(_unquoted(token))
-        return Concatenation(
-            tuple(self.alphabet.chosen([x.lower(), x.upper()]) for x in _unquoted(text.removesuffix("i")))
-        )
+            return pattern_node(_pattern_of(text), self.alphabet, self.where)
+        return self.alphabet.literal(_unquoted(text.removesuffix("i")), any_case=text.endswith("i"))
 
     def _token(self, tree: Any) -> Node:
         """One token that the terminal matches as a whole."""
-        pattern = re.compile(self._python_pattern(tree))
-        return self.alphabet.matching(pattern.fullmatch)
+        return self.alphabet.matching(re.compile(self._python_pattern(tree)).fullmatch)
+
+    def _range(self, tokens: Sequence[Any]) -> tuple[str, str]:
+        low, high = (_unquoted(token) for token in tokens)
+        if not (len(low) == len(high) == 1 and low <= high):
+            raise DataError(f"{self.where}: {tokens[0]}..{tokens[1]}; a range goes from one character to a later one")
+        return low, high
+
+    def _bounds(self, tokens: Sequence[Any]) -> tuple[int, int | None]:
+        operator, *numbers = (str(token) for token in tokens)
+        if operator != "~":
+            return {"?": (0, 1), "*": (0, None), "+": (1, None)}[operator]
+        if int(numbers[0]) > int(numbers[-1]):
+            raise DataError(f"{self.where}: ~{'..'.join(numbers)}; the least number comes first")
+        return int(numbers[0]), int(numbers[-1])
 
     def _python_pattern(self, tree: Any) -> str:
         kind, children = getattr(tree, "data", type(tree).__name__), list(getattr(tree, "children", []))
@@ -118,32 +133,39 @@ class _LarkReader:
             case "alias" | "value":
                 return self._python_pattern(children[0])
             case "expr":
-                least, most = _bounds(children[1:])
+                least, most = self._bounds(children[1:])
                 return f"(?:{self._python_pattern(children[0])}){{{least},{'' if most is None else most}}}"
             case "range":
-                low, high = (re.escape(_unquoted(child)) for child in children)
+                low, high = map(re.escape, self._range(children))
                 return f"[{low}-{high}]"
             case "literal" if children[0].type == "REGEXP":
-                return f"(?:{_pattern_of(str(children[0]), self.where)})"
+                pattern = _pattern_of(str(children[0]))
+                parsed(pattern, self.where)
+                return f"(?:{pattern})"
             case "literal":
                 text = str(children[0])
-                quoted = re.escape(_unquoted(text.removesuffix("i")))
-                return f"(?i:{quoted})" if text.endswith("i") else quoted
-            case "Terminal" if str(tree.name) in self.terminals:
-                return self._python_pattern(self.terminals[str(tree.name)])
+                string = _unquoted(text.removesuffix("i"))
+                if any(map(str.isspace, string)):
+                    raise DataError(
+                        f"{self.where}: {text} in a terminal, which is one token where tokens are words; a rule may "
+                        "have strings of several tokens"
+                    )
+                return f"(?i:{re.escape(string)})" if text.endswith("i") else re.escape(string)
+            case "Terminal" if (definition := self.terminals.get(str(tree.name))) is not None:
+                return self._python_pattern(definition)
         raise DataError(f"{self.where}: {getattr(tree, 'name', kind)} is not accepted in a terminal")
 
 
-def _plain(tree: Any) -> bool:
-    """Whether a literal is a string with its exact letters."""
-    return tree.data == "literal" and tree.children[0].type == "STRING" and not str(tree.children[0]).endswith("i")
+def _leaf(tree: Any) -> str:
+    """The only token of a tree; empty if there are more."""
+    while children := getattr(tree, "children", None):
+        tree = children[0] if len(children) == 1 else ""
+    return str(tree)
 
 
-def _bounds(tokens: Sequence[Any]) -> tuple[int, int | None]:
-    operator, *numbers = (str(token) for token in tokens)
-    if operator == "~":
-        return int(numbers[0]), int(numbers[-1])
-    return {"?": (0, 1), "*": (0, None), "+": (1, None)}[operator]
+def _string(tree: Any) -> bool:
+    """Whether a literal is a string, not a pattern."""
+    return bool(tree.data == "literal" and tree.children[0].type == "STRING")
 
 
 def _unquoted(token: Any) -> str:
@@ -151,43 +173,8 @@ def _unquoted(token: Any) -> str:
     return str(ast.literal_eval(str(token)))
 
 
-def _pattern_of(text: str, where: str) -> str:
+def _pattern_of(text: str) -> str:
+    """The pattern in `/.../`, with the flags behind it."""
     body, _, flags = text[1:].rpartition("/")
-    if flags:
-        raise DataError(f"{where}: {text}: flags of patterns are not accepted")
-    return body.replace(r"\/", "/")
-
-
-def _fault(pattern: str, error: Exception) -> str:
-    """What is wrong with a pattern that greenery does not read: in Python's words, if Python does not either."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError) as fault:
-        return str(fault)
-    place = re.search(r"beyond index (\d+)", str(error))
-    if place is None:
-        return " ".join(str(error).split())
-    return (
-        f"{pattern[int(place[1]) :]!r} at position {place[1]}; anchors, lookaround and back references are not accepted"
-    )
-
-
-def _pattern_node(pattern: str, alphabet: Alphabet, where: str) -> Node:
-    greenery = needed("greenery", "greenery")
-    from greenery.parse import NoMatch
-
-    try:
-        parsed = greenery.parse(pattern)
-    except (NoMatch, ValueError, IndexError) as error:
-        raise DataError(f"{where}: {pattern!r} is no regular expression: {_fault(pattern, error)}") from None
-
-    def node(part: Any) -> Node:
-        if hasattr(part, "concs"):
-            concatenations = sorted(part.concs, key=str)
-            return Alternatives(tuple(Concatenation(tuple(map(repeated, conc.mults))) for conc in concatenations))
-        return alphabet.matching(part.accepts)
-
-    def repeated(mult: Any) -> Node:
-        return Repetition(node(mult.multiplicand), mult.multiplier.min.v, mult.multiplier.max.v)
-
-    return node(parsed)
+    body = body.replace(r"\/", "/")
+    return f"(?{flags}:{body})" if flags else body

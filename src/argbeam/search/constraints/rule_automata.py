@@ -18,6 +18,7 @@ from argbeam.search.constraints.grammar import (
     Node,
     Reference,
     Repetition,
+    atom_sets,
     references,
 )
 
@@ -32,7 +33,7 @@ class NotDeterministic(Exception):  # noqa: N818  the reason why a grammar needs
 
 def classes_of(grammar: Grammar) -> dict[int, int]:
     """The class of every atom that a rule takes: atoms of one class are in the same sets of atoms."""
-    sets = sorted({node.atoms for rule in grammar.rules.values() for node in _atom_sets(rule)}, key=sorted)
+    sets = sorted({node.atoms for rule in grammar.rules.values() for node in atom_sets(rule)}, key=sorted)
     members: dict[int, list[int]] = {}
     for number, atoms in enumerate(sets):
         for atom in atoms:
@@ -54,12 +55,13 @@ def called_rules(rules: Mapping[str, Node], start: str) -> set[str]:
 def _recursive(rules: Mapping[str, Node], start: str, called: set[str]) -> set[str]:
     """The rules that an output may need and that contain themselves, other than through called ones."""
     reached = {name: set(references(node)) for name, node in rules.items()}
-    needed = _closed({start}, reached)
+    needed = closed({start}, reached)
     inlined = {name: found - called for name, found in reached.items()}
-    return {name for name in needed - called if name in _closed(inlined[name], inlined)}
+    return {name for name in needed - called if name in closed(inlined[name], inlined)}
 
 
-def _closed(names: set[str], reached: Mapping[str, set[str]]) -> set[str]:
+def closed(names: set[str], reached: Mapping[str, set[str]]) -> set[str]:
+    """The names, and all that are reached from them."""
     found, waiting = set(names), list(names)
     while waiting:
         more = reached[waiting.pop()] - found
@@ -259,17 +261,6 @@ class _Nfa:
                     found.add(target)
                     waiting.append(target)
         return frozenset(found)
-
-
-def _atom_sets(node: Node) -> Iterable[AtomSet]:
-    match node:
-        case AtomSet():
-            yield node
-        case Concatenation(parts) | Alternatives(parts):
-            for part in parts:
-                yield from _atom_sets(part)
-        case Repetition(part):
-            yield from _atom_sets(part)
 
 
 def _check_size(states: int) -> None:

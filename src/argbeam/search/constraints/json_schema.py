@@ -1,0 +1,70 @@
+"""JSON Schema: xgrammar turns a schema into plain rules; what it would read past is refused."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from argbeam.errors import DataError
+from argbeam.search.constraints.gbnf import read_rules, reason_of
+from argbeam.search.constraints.grammar import Grammar, Spelling
+from argbeam.search.constraints.notations import needed
+
+# Keywords that xgrammar reads past; those beside which it reads no other, annotations and definitions apart; and those
+# that it reads beside a type only.
+_READ_PAST = {"not", "if", "propertyNames", "contains", "uniqueItems", "additionalItems"}
+_READ_PAST |= {"dependencies", "dependentRequired", "dependentSchemas"}
+_READ_ALONE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
+_BESIDE = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
+_OF_TYPE = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_OF_TYPE |= {"minLength", "maxLength", "pattern", "format"}
+
+
+def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema") -> Grammar:
+    """The grammar of the JSON texts that fit a schema, spaced and ordered as by `json.dumps(..., ensure_ascii=False)`.
+
+    Objects have the properties that the schema names, in its order, unless it has `additionalProperties`.
+    """
+    xgrammar = needed("xgrammar", "xgrammar")
+    try:
+        schema = json.loads(text)
+        rules = str(xgrammar.Grammar.from_json_schema(text, any_whitespace=False))
+    except (RuntimeError, ValueError) as error:
+        raise DataError(f"{where}: not a JSON Schema that can be a grammar: {reason_of(error)}") from None
+    for place, keywords, remedy in _faults(schema, "#"):
+        raise DataError(f"{where}: {place}: {keywords} would not be read; {remedy}")
+    return read_rules(rules, spelling, where)
+
+
+def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
+    """Where other outputs would be valid than the schema says: place, keywords, and what helps."""
+    if not isinstance(schema, dict):
+        return
+    found = {key for key, value in schema.items() if value is not False} - _BESIDE
+    for key in sorted(found & _READ_PAST):
+        yield place, key, "leave it out"
+    for key in [key for key in _READ_ALONE if key in found][:1]:
+        # A type beside values is no more than a comment.
+        if beside := found - {key} - ({"type"} if key in ("enum", "const") else set()):
+            yield place, ", ".join(sorted(beside)), f"write everything into {key}"
+    if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1:
+        yield place, "allOf of several schemas", "write one schema"
+    if (untyped := found & _OF_TYPE) and "type" not in found:
+        yield place, ", ".join(sorted(untyped)), "a type beside it is needed"
+    if "multipleOf" in found and schema.get("type") != "integer":
+        yield place, "multipleOf", 'the type "integer" beside it is needed'
+    for pattern in (schema.get("pattern", ""), *schema.get("patternProperties", {})):
+        if not str(pattern).isascii():
+            yield place, f"the pattern {pattern!r} with its escapes", f"write it as {pattern!a}"
+    for name, part in _inner(schema):
+        yield from _faults(part, f"{place}/{name}")
+
+
+def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas in a schema, with their places."""
+    for key, value in schema.items():
+        if key in ("items", "additionalProperties"):
+            yield key, value
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
+            yield from ((f"{key}/{number}", part) for number, part in enumerate(value))
+        elif key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+            yield from ((f"{key}/{name}", part) for name, part in value.items())
