@@ -14,7 +14,7 @@ from argbeam.errors import ConfigError
 from argbeam.huggingface.labels import ROUND, to_the_left
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.huggingface.adapter import HuggingFaceModel
-from argbeam.models.huggingface.supported import check_supported
+from argbeam.models.huggingface.supported import check_positions, check_supported
 from argbeam.runtime import device as devices
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import NEVER, LogprobSum
@@ -66,6 +66,7 @@ def search_by(successors: Successors | None = None, *, capture: bool = True) -> 
         batch = _sources(inputs_tensor, mask_BX, adapted)
         # A criterion of the caller's takes the place of the settings'.
         longest = getattr(stopping_criteria, "max_length", None) or settings.max_length
+        check_positions(model.config, longest - 1)  # the last token is not read
         limit = longest - read - (forced is not None) - (settings.forced_eos_token_id is not None)
         beam = SearchSettings(
             settings.num_beams,

@@ -11,6 +11,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, round_up
 from argbeam.errors import DataError
 from argbeam.models.huggingface.adapter import HuggingFaceModel
+from argbeam.models.huggingface.supported import check_positions, plain_model
 from argbeam.search.live_rows import host_may_look
 
 # The label of a position without a gold token.
@@ -25,14 +26,8 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
     Of a causal model the tokens before the first label that is not -100 are the prompt, which is the source.
     """
     ids_BX, labels_BX = inputs["input_ids"], inputs["labels"]
-    mask_BX = inputs.get("attention_mask")
-    real_BX = torch.ones_like(ids_BX, dtype=torch.bool) if mask_BX is None else mask_BX.bool()
+    real_BX = _prompts(inputs) if not model.crosses else _real(inputs)
     gold_BX, pad = labels_BX != IGNORED, model.specials.pad
-    if not model.crosses:
-        prompt_BX = real_BX & (gold_BX.long().cumsum(1) == 0)
-        if host_may_look(ids_BX) and not bool(prompt_BX.any(1).all()):
-            raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
-        real_BX = prompt_BX
     # A collator has padded an encoder-decoder's rows to the longest: nothing need be asked of a GPU.
     trim = not model.crosses or host_may_look(ids_BX)
     source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple, trim=trim)
@@ -45,6 +40,8 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
     target_BT, length_B = to_the_left(labels_BX, gold_BX, pad, multiple=multiple, trim=trim)
     ends_BT = model.specials.ended(target_BT).long()
     place_T = torch.arange(target_BT.shape[1], device=length_B.device)
+    if not model.crosses:  # gold's last token is not read
+        check_positions(plain_model(model.network).config, int((source_length_B + length_B).max()) - 1)
     until_BT = (ends_BT.cumsum(1) - ends_BT == 0) & (place_T < length_B[:, None])
     return Batch(
         source_BS=source_BS,
@@ -54,6 +51,14 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
         sentence_B=torch.arange(len(ids_BX), device=length_B.device),
         specials=model.specials,
     )
+
+
+def prompts_of(inputs: Mapping[str, Any], model: HuggingFaceModel) -> dict[str, Tensor]:
+    """The prompts of a causal model for `generate`: `input_ids` and `attention_mask`, padded on the left."""
+    ids_BX, prompt_BX = inputs["input_ids"], _prompts(inputs)
+    width, order_BX = int(prompt_BX.sum(1).max()), prompt_BX.long().argsort(dim=1, stable=True)
+    found = {"input_ids": ids_BX.masked_fill(~prompt_BX, model.specials.pad), "attention_mask": prompt_BX.long()}
+    return {name: x_BX.gather(1, order_BX)[:, -width:] for name, x_BX in found.items()}
 
 
 def to_the_left(
@@ -69,3 +74,24 @@ def to_the_left(
     longest = round_up(max(1, longest), multiple)
     moved_BX = ids_BX.masked_fill(~real_BX, pad).gather(1, order_BX)
     return F.pad(moved_BX, (0, longest - moved_BX.shape[1]), value=pad), length_B
+
+
+def _real(inputs: Mapping[str, Any]) -> Bool[Tensor, "B X"]:
+    """Where there is a token."""
+    mask_BX = inputs.get("attention_mask")
+    return torch.ones_like(inputs["input_ids"], dtype=torch.bool) if mask_BX is None else mask_BX.bool()
+
+
+def _prompts(inputs: Mapping[str, Any]) -> Bool[Tensor, "B X"]:
+    """The tokens before the first label of a row; the host asks the device whether rows are a prompt and one gold."""
+    real_BX, gold_BX = _real(inputs), inputs["labels"] != IGNORED
+    prompt_BX: Tensor = real_BX & (gold_BX.long().cumsum(1) == 0)
+    if not bool(prompt_BX.any(1).all()):
+        raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
+    comes_BX = gold_BX.long().flip(1).cumsum(1).flip(1) > 0  # gold, here or later
+    if bool((real_BX & ~prompt_BX & ~gold_BX & comes_BX).any()):
+        raise DataError(
+            f"a row whose labels go on after tokens with {IGNORED}; a row is one prompt and one completion: give each "
+            "turn of a dialogue a row of its own"
+        )
+    return prompt_BX

@@ -8,16 +8,17 @@ import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainer
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError, DataError
 from argbeam.huggingface.captured_loss import CapturedLoss
-from argbeam.huggingface.labels import ROUND, batch_of
+from argbeam.huggingface.labels import ROUND, batch_of, prompts_of
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.noise import Noise
@@ -25,6 +26,12 @@ from argbeam.runtime import device as devices
 from argbeam.settings import Runtime
 from argbeam.training.epoch_record import replay_warning
 
+# Arguments of `Trainer` that would not reach a loss of argbeam, and why.
+_UNREACHED = {
+    "label_smoothing_factor": "is that of Trainer's own loss",
+    "neftune_noise_alpha": "is noise that search and replay would not share",
+    "torch_compile": "compiles no search; CUDA graphs take its place",
+}
 # Sums of the loss that `Trainer` logs, divided by those beside them.
 _LOGGED = {"violations": "words", "gold_on_beam": "sentences", "risk": "sentences"}
 
@@ -35,8 +42,8 @@ class SearchTrainer(Seq2SeqTrainer):
     Batches are those of transformers: `input_ids`, `attention_mask` and `labels` of an encoder-decoder; of a causal
     model prompt and completion in one row, the prompt's labels -100. The sum of the loss over an update, in all
     processes and accumulated batches, is divided by its sentences. Evaluation is that of `Seq2SeqTrainer`:
-    cross-entropy, and outputs of `generate` with `predict_with_generate`. Dropout of hidden
-    units is drawn by argbeam, at the model's own rates: search and replay see one network.
+    cross-entropy, and outputs of `generate` with `predict_with_generate`, of a causal model after the prompt alone.
+    Dropout of hidden units is drawn by argbeam, at the model's own rates: search and replay see one network.
 
     On CUDA loss and gradients are one graph per batch shape, unless `capture` is false or weights are split over
     processes.
@@ -47,18 +54,29 @@ class SearchTrainer(Seq2SeqTrainer):
     def __init__(self, model: Any = None, args: Any = None, *, loss: Loss, capture: bool = True, **others: Any) -> None:
         if loss.weights is not None:
             raise ConfigError(f"{type(loss).__name__} has weights of its own; SearchTrainer takes losses without any")
+        _check_arguments(args, others)
         super().__init__(model, args, **others)
         if self.args.n_gpu > 1:
             raise ConfigError(
                 f"{self.args.n_gpu} GPUs in one process: start one process per GPU (torchrun, accelerate launch), or "
                 "set CUDA_VISIBLE_DEVICES to one"
             )
-        network: Any = self.model
-        self.loss, self.adapted = loss, adapt(network, others.get("processing_class"))
-        self.adapted.prompt_again = self.is_fsdp_enabled
+        self.loss, self.capture = loss, capture
         self.sums: dict[str, Tensor] = {}
         self.update = self.micro_batches = 0
-        wanted = Runtime(capture=capture and not (self.is_fsdp_enabled or self.is_deepspeed_enabled))
+        self._adapt(self.model)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """Every start of training may make a model."""
+        model = super().call_model_init(trial)
+        if hasattr(self, "adapted"):
+            self._adapt(model)
+        return model
+
+    def _adapt(self, network: Any) -> None:
+        self.adapted = adapt(network, self.processing_class)
+        self.adapted.prompt_again = self.is_fsdp_enabled
+        wanted = Runtime(capture=self.capture and not (self.is_fsdp_enabled or self.is_deepspeed_enabled))
         self.captured = CapturedLoss(self.adapted, devices.make_recorder(wanted, self.args.device))
         _compute_loss_in_forward(network, self.captured)
 
@@ -83,6 +101,19 @@ class SearchTrainer(Seq2SeqTrainer):
             self.sums[name] = self.sums.get(name, 0) + value
         # DDP averages gradients over processes.
         return total * (processes / num_items_in_batch)
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None, **options: Any
+    ) -> Any:
+        """Outputs of a causal model follow its prompts, without the gold that is in the same rows, and come alone."""
+        generates = self.args.predict_with_generate and not prediction_loss_only
+        if self.adapted.crosses or not generates or "labels" not in inputs:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
+        inputs = self._prepare_inputs(inputs)
+        loss, _, _ = super().prediction_step(model, dict(inputs), True, ignore_keys)
+        prompts = prompts_of(inputs, self.adapted)
+        _, outputs, _ = super().prediction_step(model, prompts, False, ignore_keys, **options)
+        return loss, outputs[:, prompts["input_ids"].shape[1] :], inputs["labels"]
 
     def log(self, logs: dict[str, float], *more: Any, **others: Any) -> None:
         """With violations, gold's share of beams or risks of the loss, and a warning where the replay differs."""
@@ -109,13 +140,29 @@ class SearchTrainer(Seq2SeqTrainer):
         return self.accelerator.gather(count).sum()  # type: ignore[no-any-return]
 
 
+def _check_arguments(arguments: Any, others: Mapping[str, Any]) -> None:
+    """Raise a ConfigError for what `Trainer` would do and a loss of argbeam would not."""
+    if not isinstance(arguments, Seq2SeqTrainingArguments):
+        found = type(arguments).__name__
+        raise ConfigError(f"args is a {found}; accepted: Seq2SeqTrainingArguments, which has all of its fields")
+    for name, why in _UNREACHED.items():
+        if getattr(arguments, name):
+            raise ConfigError(f"{name} = {getattr(arguments, name)}: it {why}; leave it out")
+    if others.get("compute_loss_func") is not None:
+        raise ConfigError("compute_loss_func and loss; SearchTrainer takes loss alone")
+    if arguments.gradient_checkpointing:
+        warnings.warn("gradient_checkpointing has no effect in losses of argbeam: memory is not saved", stacklevel=3)
+
+
 def _compute_loss_in_forward(model: nn.Module, captured: CapturedLoss) -> None:
     """Let `model(search_loss=...)` compute a loss of argbeam; every other call is the model's own."""
     # A second trainer of the model takes the first one's place.
-    own = getattr(model.forward, "_own", model.forward)
+    changed = vars(model).get("forward")
+    changed, own = getattr(changed, "_changed", changed), type(model).forward
 
     @functools.wraps(own)
     def forward(
+        self: nn.Module,
         *positional: Any,
         search_loss: StepLoss | None = None,
         search_batch: Batch | None = None,
@@ -123,9 +170,9 @@ def _compute_loss_in_forward(model: nn.Module, captured: CapturedLoss) -> None:
         **named: Any,
     ) -> Any:
         if search_loss is None or search_batch is None or search_noise is None:
-            return own(*positional, **named)
+            return own(self, *positional, **named) if changed is None else changed(*positional, **named)
         out: LossOutput = captured(search_loss, search_batch, search_noise)
         return out.total, dict(out.sums)
 
-    forward._own = own  # type: ignore[attr-defined]
-    model.forward = forward
+    forward._changed = changed  # type: ignore[attr-defined]
+    model.forward = MethodType(forward, model)  # a copy of the model gets a method of its own

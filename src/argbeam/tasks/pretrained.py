@@ -7,6 +7,7 @@ from typing import Any
 from argbeam.data.vocabulary import Vocabulary
 from argbeam.models.huggingface import folder
 from argbeam.models.huggingface.adapt import GenerationSettings, default_prompt, without_prompt
+from argbeam.models.huggingface.supported import positions
 
 _PREFIX = "huggingface."
 
@@ -23,6 +24,7 @@ class PretrainedTokenizer:
     prompt: tuple[int, ...]
     causal: bool
     target: bool
+    positions: int | None
 
     def tokenize(self, line: str) -> list[str]:
         if not self.target:
@@ -35,6 +37,12 @@ class PretrainedTokenizer:
         ids = [self.vocabulary.index[token] for token in tokens]
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
+    def room(self, source: int) -> int | None:
+        """The length of outputs that the model has positions for after a source of so many tokens; None: any."""
+        if self.positions is None:
+            return None
+        return self.positions + 1 - (source if self.causal else len(self.prompt)) if source <= self.positions else 0
+
     def _tokens(self, ids: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(ids)
 
@@ -46,7 +54,8 @@ def pretrained(path: str, files: Mapping[str, bytes] | None = None) -> tuple[Pre
     settings: GenerationSettings = folder.generation_settings(path)
     vocabulary, prompt = folder.vocabulary_of(tokenizer, settings), default_prompt(settings)
     causal = not settings.config.is_encoder_decoder
-    source, target = (PretrainedTokenizer(tokenizer, vocabulary, prompt, causal, side) for side in (False, True))
+    common = (tokenizer, vocabulary, prompt, causal)
+    source, target = (PretrainedTokenizer(*common, side, positions(settings.config)) for side in (False, True))
     return source, target
 
 

@@ -29,6 +29,7 @@ _SEEN_FILE = "seen_sources.txt"
 _SPELT = {"words": Unit.WORD, "pieces": Unit.PIECE, "characters": Unit.CHARACTER, "smiles": Unit.CHARACTER}
 # More outputs than a beam has: those that differ may be the same text, in other pieces.
 _WHOLE_BEAM = 1 << 30
+_NO_POSITIONS = "more tokens than the model has positions"
 _Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
@@ -119,7 +120,8 @@ class Translation:
 
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         def fault(item: Item) -> str:
-            return length_fault(self.settings, len(item.source), len(item.target))
+            fits = self._fits(len(item.source), len(item.target) + 1)
+            return length_fault(self.settings, len(item.source), len(item.target)) or ("" if fits else _NO_POSITIONS)
 
         items = usable(split, map(self._pair, stream_pairs(self.data, split)), fault, left_out)
         return self.valid.checked(split, items, self.target, left_out)
@@ -135,13 +137,27 @@ class Translation:
 
     def example(self, item: Item, number: int) -> Example:
         target = (*self.target.encode(item.target), self.target.specials.eos) if item.target else ()
-        return Example(tuple(self.source.encode(item.source)), target, number)
+        source = tuple(self.source.encode(item.source))
+        if not self._fits(len(source), max(1, len(target))):
+            raise DataError(f"sentence {number}: {len(source)} and {len(target)} tokens; {_NO_POSITIONS}")
+        return Example(source, target, number)
+
+    def _room(self, source: int) -> int | None:
+        """The length of outputs that a pretrained model has positions for; None: any."""
+        tokenizer = self.tokenizers[0]
+        return tokenizer.room(source) if isinstance(tokenizer, PretrainedTokenizer) else None
+
+    def _fits(self, source: int, target: int) -> bool:
+        room = self._room(source)
+        return room is None or target <= room
 
     def training_view(self, example: Example, epoch: int) -> Example:
         return example
 
     def limit(self, example: Example) -> int:
-        return int(self.decode.length_factor * len(example.source)) + self.decode.length_extra
+        limit = int(self.decode.length_factor * len(example.source)) + self.decode.length_extra
+        room = self._room(len(example.source))
+        return limit if room is None else min(limit, room)
 
     def text(self, item: Item, output: Sequence[int]) -> str:
         words = self.target.decode(token for token in output if token not in self.target.specials.ends)

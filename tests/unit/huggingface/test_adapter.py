@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS, SpecialTokens
-from argbeam.errors import ConfigError
+from argbeam.errors import ConfigError, DataError
 from argbeam.losses import Bso, CrossEntropy
 from argbeam.losses.crf import Crf
 from argbeam.losses.replay import shifted
@@ -277,6 +277,21 @@ def test_a_prompt_that_is_read_again_changes_no_loss_and_no_gradient(family: str
             total = loss(model, batch, noise).total
             found.append((total.detach(), gradients_of(total, model)))
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_needs_no_position_of_a_model_that_has_few() -> None:
+    """Every sentence has five positions; the longest source and the longest target together have eight."""
+    examples = [Example((4, 5, 6, 7, 8), (4, EOS), 0), Example((4,), (5, 6, 7, 8, EOS), 1)]
+    many, few, name = tiny("gpt2"), tiny("gpt2", n_positions=6), "transformer.wpe.weight"
+    few.load_state_dict({**many.state_dict(), name: many.state_dict()[name][:6]})
+    loss, found = Bso(ANYTHING, 3, start_beam=3, rule=LogprobSum()).at(0), []
+    for model in (adapt(few), adapt(many)):
+        batch = make_batch(examples, specials=model.specials)
+        found.append(loss(model, batch, None).total)
+    torch.testing.assert_close(*found)
+    model = adapt(tiny("bart", max_position_embeddings=4))
+    call = lambda: model.encode(make_batch(examples, specials=model.specials), None)  # noqa: E731
+    assert "a sentence of 5 tokens; bart has 4 positions" in refusal(call, error=DataError)
 
 
 def test_a_network_in_training_mode_without_noise_runs_without_dropout_and_says_so() -> None:

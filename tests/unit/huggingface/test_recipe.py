@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 import argbeam
 from argbeam.data.batches import Example, make_batch
-from argbeam.errors import ConfigError
+from argbeam.errors import ConfigError, DataError
 from argbeam.models.huggingface.folder import open_model, open_tokenizer
 from argbeam.search.successors import allowed_tokens
 from argbeam.settings import Recipe
@@ -117,6 +118,22 @@ def test_a_trie_of_targets_has_their_token_ids(folder: Path) -> None:
     assert allowed_tokens(choices, len(task.target))[0].nonzero()[:, 0].tolist() == sorted([ko, ba])
     after = allowed_tokens(choices.advance(torch.tensor([ko])), len(task.target))[0]
     assert after.nonzero()[:, 0].tolist() == [ba] and end not in (ko, ba)
+
+
+def test_sentences_and_outputs_fit_into_the_positions_of_the_model(folder: Path) -> None:
+    """Three words and the end symbol are more than three positions: left out of training, an error elsewhere."""
+    from transformers import BartConfig
+
+    ids = {"vocab_size": 12, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1, "decoder_start_token_id": 1}
+    BartConfig(max_position_embeddings=3, **ids).save_pretrained(folder / "model")
+    (folder / "model" / "generation_config.json").unlink()
+    task = Translation.fit(parse_recipe(table(folder), ()))
+    left_out: Counter[str] = Counter()
+    assert len(list(task.stream("train", left_out))) == 3
+    assert left_out == {"more tokens than the model has positions": 1}
+    call = lambda: task.example(task.item("ti lu ba"), 7)  # noqa: E731
+    assert "sentence 7: 4 and 0 tokens; more tokens than the model has pos" in refusal(call, error=DataError)
+    assert task.limit(task.example(task.item("ba ko"), 0)) == 3
 
 
 def test_what_does_not_fit_a_pretrained_model_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """`SearchTrainer`: a loss of argbeam in transformers' own training, accumulated, with LoRA and by two processes."""
 
+import copy
 import json
 import sys
 import warnings
@@ -219,6 +220,78 @@ def test_a_collators_batch_is_prompt_and_gold(left: bool) -> None:
         assert torch.equal(getattr(found, name), getattr(expected, name))
     made["labels"] = made["input_ids"]
     assert "a row without a prompt" in refusal(batch_of, made, model, error=DataError)
+
+
+def test_a_dialogue_in_one_row_and_a_row_that_is_too_long_are_refused() -> None:
+    """Of the former the first turn alone would be trained."""
+    model = adapt(tiny("gpt2", n_positions=6))
+    ids = torch.tensor([[4, 5, 6, 3, 7, 8, EOS]])
+    turns = {"input_ids": ids, "labels": torch.tensor([[-100, 5, 6, 3, -100, 8, EOS]])}
+    assert "labels go on after tokens with -100; a row is one prompt" in refusal(
+        batch_of, turns, model, error=DataError
+    )
+    whole = {"input_ids": ids, "labels": torch.tensor([[-100, 5, 6, 7, 7, 8, EOS]])}
+    assert batch_of(whole, model).target_length_B.tolist() == [6]
+    longer = {name: torch.cat([tensor[:, :1], tensor], 1) for name, tensor in whole.items()}
+    found = refusal(batch_of, longer, model, error=DataError)
+    assert "a sentence of 7 tokens; gpt2 has 6 positions" in found
+
+
+def test_outputs_of_a_causal_model_are_evaluated_after_the_prompt_alone(tmp_path: Path) -> None:
+    """Without gold in what `generate` reads, and without the prompt in what it gives."""
+    model = tiny("gpt2")
+    trainer, found = trainer_of(model, tmp_path, predict_with_generate=True), []
+    trainer.compute_metrics = lambda given: found.append(given) or {}
+    figures = trainer.evaluate(num_beams=2, max_new_tokens=3, pad_token_id=0)
+    for row, gold, example in zip(found[0].predictions, found[0].label_ids, EXAMPLES, strict=False):
+        ids = torch.tensor([example.source])
+        alone = model.generate(ids, attention_mask=torch.ones_like(ids), num_beams=2, max_new_tokens=3)
+        output = alone[0, len(example.source) :].tolist()
+        assert row[: len(output)].tolist() == output and not row[len(output) :].clip(0).any()
+        assert [token for token in gold.tolist() if token != -100] == [*example.target]
+    with torch.no_grad():
+        loss = float(model(**collated(rows(causal=True)[:2])).loss)
+    assert figures["eval_loss"] == pytest.approx(loss)
+
+
+def test_a_model_that_the_trainer_makes_is_trained(tmp_path: Path) -> None:
+    from transformers import Seq2SeqTrainingArguments
+
+    data: Any = rows(causal=False)
+    arguments = Seq2SeqTrainingArguments(str(tmp_path), max_steps=1, report_to=[], save_strategy="no", use_cpu=True)
+    trainer = huggingface.SearchTrainer(
+        args=arguments, model_init=lambda: tiny("t5"), loss=LOSS, train_dataset=data, data_collator=collated
+    )
+    trainer.train()
+    assert not torch.equal(trainer.model.shared.weight, tiny("t5").shared.weight)
+
+
+def test_a_copy_of_a_trained_model_has_weights_of_its_own(tmp_path: Path) -> None:
+    model = tiny("t5")
+    trainer_of(model, tmp_path)
+    again, inputs = copy.deepcopy(model), collated(rows(causal=False))
+    with torch.no_grad():
+        model.shared.weight.zero_()
+    assert torch.equal(again(**inputs).logits, tiny("t5")(**inputs).logits)
+
+
+def test_arguments_that_do_not_reach_the_loss_are_refused(tmp_path: Path) -> None:
+    from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+    from argbeam.huggingface.trainer import _check_arguments
+
+    def refused(**more: Any) -> str:
+        return refusal(trainer_of, tiny("gpt2"), tmp_path, error=ConfigError, **more)
+
+    assert "label_smoothing_factor = 0.1: it is that of Trainer's own" in refused(label_smoothing_factor=0.1)
+    assert "neftune_noise_alpha = 5.0: it is noise" in refused(neftune_noise_alpha=5.0)
+    plain = TrainingArguments(str(tmp_path), use_cpu=True)
+    call = lambda **more: huggingface.SearchTrainer(tiny("gpt2"), plain, loss=LOSS, **more)  # noqa: E731
+    assert "args is a TrainingArguments; accepted: Seq2SeqTrainingArguments" in refusal(call, error=ConfigError)
+    with pytest.warns(UserWarning, match="gradient_checkpointing has no effect"):
+        _check_arguments(Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, gradient_checkpointing=True), {})
+    call = lambda: _check_arguments(Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True), {"compute_loss_func": len})  # noqa: E731
+    assert "SearchTrainer takes loss alone" in refusal(call, error=ConfigError)
 
 
 def test_a_batch_of_an_encoder_decoder_asks_nothing_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

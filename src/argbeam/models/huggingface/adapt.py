@@ -10,7 +10,7 @@ from argbeam.data.batches import Example
 from argbeam.data.vocabulary import SpecialTokens
 from argbeam.errors import ConfigError, DataError
 from argbeam.models.huggingface.adapter import HuggingFaceModel, use_attention
-from argbeam.models.huggingface.supported import check_supported, plain_model
+from argbeam.models.huggingface.supported import check_positions, check_supported, plain_model
 
 
 def adapt(
@@ -105,7 +105,10 @@ class Texts:
             if self.model.crosses
             else self.tokenizer(target, add_special_tokens=False)["input_ids"]
         )
-        return Example(source_ids, gold_of(ids, self.model), number)
+        gold = gold_of(ids, self.model)
+        if not self.model.crosses:  # gold's last token is not read
+            check_positions(plain_model(self.model.network).config, len(source_ids) + len(gold) - 1)
+        return Example(source_ids, gold, number)
 
     def text(self, tokens: Iterable[int]) -> str:
         """The text of an output."""

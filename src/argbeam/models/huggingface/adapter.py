@@ -28,9 +28,9 @@ from argbeam.models.huggingface.dropout import (
     PassMasks,
     dropping,
 )
-from argbeam.models.huggingface.prompts import PromptTokens, causal_mask, of_rows
+from argbeam.models.huggingface.prompts import PromptTokens, causal_mask, of_rows, within
 from argbeam.models.huggingface.slots import OwnKeys
-from argbeam.models.huggingface.supported import ENCODER_DECODERS, output_layer, plain_model
+from argbeam.models.huggingface.supported import ENCODER_DECODERS, check_positions, output_layer, plain_model, positions
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 
@@ -62,11 +62,13 @@ class HuggingFaceModel(nn.Module):
                 warnings.warn(WITHOUT_DROPOUT, stacklevel=2)
         source_BS, length_B = batch.source_BS, batch.source_length_B
         base = plain_model(self.network)
+        steps = batch.target_BT.shape[1] + len(self.decoder_prompt)
+        if self.crosses:
+            check_positions(base.config, max(source_BS.shape[1], steps - 1))
         position_S = torch.arange(source_BS.shape[1], device=source_BS.device)
         # Weights may be split over processes: nothing is made like them.
         output_BH = torch.zeros(len(source_BS), base.config.hidden_size, dtype=base.dtype, device=source_BS.device)
         masks = None if noise is None else PassMasks(noise, SOURCE_SITE, source_BS.shape[1])
-        steps = batch.target_BT.shape[1] + len(self.decoder_prompt)
         shared: dict[str, Any] = {
             "masks": None if noise is None else PassMasks(noise, OUTPUT_SITE, steps),
             "steps": steps,
@@ -86,7 +88,7 @@ class HuggingFaceModel(nn.Module):
         else:
             last_B1 = length_B[:, None] - 1
             shared |= {"prompt": source_BS.gather(1, last_B1), "first": last_B1}
-            tokens = PromptTokens(source_BS[:, :-1], position_S[:-1] < last_B1, masks)
+            tokens = PromptTokens(source_BS[:, :-1], position_S[:-1] < last_B1, masks, positions(base.config))
             with dropping(masks), torch.set_grad_enabled(torch.is_grad_enabled() and not self.prompt_again):
                 shared |= {"prompts": tokens.keys(_stack(base)), "source": tokens}
         return State(shared, {"output": _precise(output_BH)})
@@ -208,7 +210,7 @@ class HuggingFaceModel(nn.Module):
             found = _stack(base)(
                 input_ids=tokens_NT,
                 attention_mask=mask,
-                position_ids=position_NT,
+                position_ids=within(positions(base.config), position_NT),
                 past_key_values=own,
                 use_cache=True,
             )

@@ -23,6 +23,7 @@ class PromptTokens:
     tokens_BP: Int[Tensor, "B P"]
     real_BP: Bool[Tensor, "B P"]
     masks: DropsUnits | None
+    positions: int | None  # of the model, if it has only so many
 
     def keys(self, stack: Any) -> list[Prompt]:
         """Keys and values of each layer; none for prompts of one token."""
@@ -33,7 +34,7 @@ class PromptTokens:
         stack(
             input_ids=self.tokens_BP,
             attention_mask=causal_mask(length, device),
-            position_ids=torch.arange(length, device=device)[None],
+            position_ids=within(self.positions, torch.arange(length, device=device)[None]),
             past_key_values=rows,
             use_cache=True,
         )
@@ -52,6 +53,11 @@ class PromptTokens:
         real_GQ = of_rows(real_BX, rows // lanes).repeat(1, lanes)
         itself_QQ = torch.eye(mask.shape[3], dtype=torch.bool, device=mask.device)
         return mask & (real_GQ[:, None, None] | itself_QQ)
+
+
+def within(positions: int | None, place: Int[Tensor, "N T"]) -> Int[Tensor, "N T"]:
+    """The places, where those behind the last position of the model, which padding may have, become the last."""
+    return place if positions is None else place.clamp(max=positions - 1)
 
 
 def causal_mask(length: int, device: torch.device) -> Bool[Tensor, "1 1 Q Q"]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from argbeam.errors import ConfigError
+from argbeam.errors import ConfigError, DataError
 
 ENCODER_DECODERS = (
     *("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "BartForConditionalGeneration"),
@@ -12,6 +12,8 @@ ENCODER_DECODERS = (
     "M2M100ForConditionalGeneration",
 )
 CAUSAL = ("GPT2LMHeadModel", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+# Kinds of models with a vector for each of so many positions.
+WITH_POSITIONS = ("bart", "mbart", "marian", "pegasus", "gpt2")
 # Rotary positions whose frequencies depend on the length of what is read: a step and a pass over all tokens differ.
 VARYING_ROTATIONS = ("dynamic", "longrope")
 
@@ -25,6 +27,18 @@ def plain_model(network: Any) -> Any:
 def output_layer(base: Any) -> Any:
     """The layer from the decoder's outputs to the scores of tokens."""
     return base.get_output_embeddings()
+
+
+def positions(config: Any) -> int | None:
+    """The number of positions that the model has vectors for; None where there is no end of them."""
+    return int(config.max_position_embeddings) if config.model_type in WITH_POSITIONS else None
+
+
+def check_positions(config: Any, longest: int) -> None:
+    """Raise a DataError for a sentence of more tokens than the model has positions."""
+    limit = positions(config)
+    if limit is not None and longest > limit:
+        raise DataError(f"a sentence of {longest} tokens; {config.model_type} has {limit} positions")
 
 
 def check_supported(network: nn.Module) -> None:
