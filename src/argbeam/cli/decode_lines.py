@@ -38,13 +38,14 @@ class DecodeRequest:
 
 @dataclass
 class Counts:
-    """Inputs decoded, in units of `unit`: searches that did not finish, and words unknown to the model."""
+    """Inputs decoded, in units of `unit`: searches that did not finish, unknown words, lines with a tab."""
 
     lines: int = 0
     unfinished: int = 0
     dead: int = 0
     words: int = field(default=0, compare=False)
     unknown: int = field(default=0, compare=False)
+    with_tab: int = 0
     unit: str = "line"
 
     def add(self, run: Run, item: Item, decoded: Decoded) -> None:
@@ -59,6 +60,8 @@ class Counts:
         if self.unknown:
             are = "is" if self.unknown == 1 else "are"
             yield f"{self.unknown:,} of {counted(self.words, 'word')} {are} unknown: not in the training data"
+        if self.with_tab:
+            yield f"{counted(self.with_tab, 'line')} with a tab: all columns were decoded as one sentence"
         if self.unfinished or self.dead:
             yield (
                 f"of {counted(self.lines, self.unit)} {self.unfinished:,} unfinished (the length limit was met) "
@@ -127,6 +130,7 @@ def decode_stream(
         )
         for line, item, decoded in found:
             counts.add(run, item, decoded)
+            counts.with_tab += "\t" in line
             out.writelines(f"{text}\n" for text in _output(run, line, item, decoded, counts.lines, request))
             if trace is not None:
                 trace.write(json.dumps(_traced(run, line, decoded, counts.lines), ensure_ascii=False) + "\n")

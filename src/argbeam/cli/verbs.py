@@ -4,12 +4,13 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import typer
 
 from argbeam.cli import faults
-from argbeam.errors import ArgbeamError
+from argbeam.errors import ArgbeamError, ConfigError
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -29,6 +30,8 @@ def verb(meaning: str, *, example: str) -> Callable[[Verb], Verb]:
 
 def root_of(data: str | None) -> list[str]:
     """`--data` as an override."""
+    if data is not None and Path(data).is_file():
+        raise ConfigError(f"--data {data}: a file; the folder of the files that the recipe names is expected")
     return [] if data is None else [f"data.root={json.dumps(data)}"]
 
 

@@ -11,7 +11,7 @@ import torch
 from argbeam.data.batches import Example, in_order_of_length, make_batch, round_up
 from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.errors import ArgbeamError, DataError
+from argbeam.errors import ArgbeamError, DataError, counted
 from argbeam.losses.cross_entropy import CrossEntropy
 from argbeam.models.contract import Model
 from argbeam.runtime.group import ALONE, Group
@@ -29,6 +29,7 @@ _WINDOW = 8192
 _WIDE = 10
 # With CUDA graphs, lengths are rounded up to a multiple of this, so that few shapes occur.
 _ROUND = 8
+_NO_OUTPUT = "no output can equal"
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,22 @@ def check_lengths(items: Iterable[Item], *, most: int, where: str) -> None:
     """Raise a DataError for an item without words or with more than `most`; `where` names the split."""
     for number, item in enumerate(items, start=1):
         _check_length(item, most, f"{where}, sentence {number}")
+
+
+def out_of_reach(task: Task, items: Iterable[Item], *, where: str) -> Iterator[str]:
+    """Lines for the user about gold that no output can equal: longer than the limit of decoding, or forbidden."""
+    if not task.open_length:
+        return
+    gold = [example for number, item in enumerate(items) if (example := task.example(item, number)).target]
+    targets = counted(len(gold), "target")
+    long = sum(len(example.target) > task.limit(example) for example in gold)
+    if long:
+        limits = "decode.length_factor and decode.length_extra set it"
+        yield f"{where}: {_NO_OUTPUT} {long:,} of {targets}: they are longer than the length limit; {limits}"
+    accepts = getattr(task.constraint, "accepts", None)
+    forbidden = sum(not accepts(example.target) for example in gold) if accepts else 0
+    if forbidden:
+        yield f"{where}: {_NO_OUTPUT} {forbidden:,} of {targets}: the constraint forbids them"
 
 
 def item_of(task: Task, line: str, *, most: int, where: str, gold: str = "") -> Item:

@@ -119,6 +119,7 @@ class EvaluationRow:
     dead: int
     length_power_from: str = "recipe"  # missing in records of early versions
     decoded: str = ""  # the same
+    weights: str = ""  # the same
     by_length: list[LengthScore] = field(default_factory=list)
 
 

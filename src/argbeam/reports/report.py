@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from argbeam.errors import ArgbeamError, DataError
 from argbeam.reports.glossary import part_title, words_table
 from argbeam.reports.page import Page, Plot, Table, write_pages
 from argbeam.reports.plots import Curve, bars_svg, colours_of, lines_svg
+from argbeam.reports.progress import note
 from argbeam.reports.records import EpochRow, EvaluationRow, RunRecords, read_rows, read_run_records
 from argbeam.reports.table import signature_line
 from argbeam.settings import Recipe
@@ -25,7 +26,9 @@ _FIX = "was the file edited?"
 class RunData:
     """Content of a run folder. Each run of a report has a `label` of its own.
 
-    `epochs_before` counts the epochs of the runs it started from, as far as their folders still exist.
+    `evaluations` are those of its model; `other_weights` names files with other weights that were scored: checkpoints,
+    and models that were trained further. `epochs_before` counts the epochs of the runs it started from, as far as their
+    folders still exist.
     """
 
     path: Path
@@ -34,6 +37,7 @@ class RunData:
     records: RunRecords
     evaluations: list[EvaluationRow]
     epochs_before: int
+    other_weights: list[str] = field(default_factory=list)
 
     @property
     def kept_epoch(self) -> EpochRow | None:
@@ -48,6 +52,8 @@ class RunData:
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write the report of the runs, in the order given; return its files."""
     runs = read_runs(folders)
+    for line in left_out_scores(runs):
+        note(f"report: {line}")
     others = [table for table in (diagnostics_table(runs), settings_table(runs), words_table()) if table.rows]
     command = shlex.join(["argbeam", "report", *map(str, folders), "--out", str(out)])
     return write_pages(Page("Report", command, score_tables(runs), list(_plots(runs)), others), out, "report")
@@ -73,8 +79,12 @@ def _read_run(folder: Path) -> RunData:
         raise DataError(f"{folder}: no run folder: recipe.json is missing; `argbeam train` makes one")
     recipe = read_recipe_json(path)
     evaluations = read_rows(scores, EvaluationRow, fix=_FIX) if scores.exists() else []
+    models = {f"model/{file.name}" for file in folder.glob("model/*.safetensors")}
+    models = {"", *(models or {score.weights for score in evaluations[-1:]})}  # "": scores of early versions
+    own = [score for score in evaluations if score.weights in models]
+    others = sorted({score.weights for score in evaluations} - models)
     found = read_run_records(records, fix=_FIX)
-    run = RunData(folder, recipe.name, recipe, found, evaluations, _epochs_before(recipe))
+    run = RunData(folder, recipe.name, recipe, found, own, _epochs_before(recipe), others)
     if found.stages and found.stages[-1].kept_epoch >= 0 and run.kept_epoch is None:
         raise DataError(f"{records}: no record of the epoch that the last stage kept; {_FIX}")
     return run
@@ -208,7 +218,18 @@ def diagnostics_table(runs: Sequence[RunData]) -> Table:
     rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True)]
     used = [row for row in rows if set(row[1:]) != {"-"}]
     notes = [f"{run.label}: {stage.comparison}." for run in runs for stage in run.records.stages if stage.comparison]
+    notes += [f"{line}." for line in left_out_scores(runs)]
     return Table("Training, last stage, at the epoch kept", ["", *(run.label for run in runs)], used, notes)
+
+
+def left_out_scores(runs: Sequence[RunData]) -> list[str]:
+    """A line for each run of which other weights than its model's were scored too: they are in no table."""
+    return [
+        f"{run.label}: scores of {', '.join(run.other_weights)} are left out: they are not those of its model; "
+        f"argbeam evaluate {run.path} scores it"
+        for run in runs
+        if run.other_weights
+    ]
 
 
 def settings_table(runs: Sequence[RunData]) -> Table:

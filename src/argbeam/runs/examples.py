@@ -44,7 +44,7 @@ class TrainingData:
 def check_files(recipe: Recipe) -> None:
     """Every file that the recipe names, test files too, must exist before hours of training start."""
     named = named_files(recipe.data)
-    named += [("model.vectors", vectors_path(recipe))] if recipe.model.vectors else []
+    named += [('model.vectors (none: "")', vectors_path(recipe))] if recipe.model.vectors else []
     named += _constraint_files(recipe)
     for key, path in named:
         others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)

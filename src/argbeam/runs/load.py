@@ -46,6 +46,7 @@ class Run:
     """A trained model, its task and its search rules.
 
     `stage` names the stage that trained the weights; empty: that of the run it started from, which was not improved on.
+    `weights` is their file in the run folder.
     """
 
     recipe: Recipe
@@ -56,6 +57,7 @@ class Run:
     device: torch.device
     path: Path
     stage: str
+    weights: str = ""
     group: Group = ALONE
     captured: CapturedSearch | None = None
 
@@ -157,6 +159,7 @@ class Run:
             "length_power_from": "dev" if self.recipe.decode.length_power == "dev" else "recipe",
             "stop": self.stop.name if self.task.open_length else "length",
             "seed": self.recipe.seed,
+            "weights": self.weights,
             "version": __version__,
             "metric": evaluation.score.signature,
             "scores": dict(evaluation.score.parts),
@@ -225,7 +228,8 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
     recorder = devices.make_recorder(recipe.runtime, chosen)
     captured = None if recorder is None else CapturedSearch(recorder)
-    return Run(recipe, task, model, rule, stop, chosen, path, stage, captured=captured)
+    weights = f"{found.path.parent.name}/{found.path.name}"
+    return Run(recipe, task, model, rule, stop, chosen, path, stage, weights, captured=captured)
 
 
 def _with_power_of_dev(run: Run, *, keep: bool) -> Run:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argbeam.decoding.batch_decoder import Evaluation, evaluate
+from argbeam.decoding.batch_decoder import Evaluation, evaluate, out_of_reach
 from argbeam.errors import ArgbeamError, DataError
 from argbeam.files import append_record, check_there, write_atomic, writing
 from argbeam.metrics.outputs import Statistics
@@ -40,6 +40,8 @@ def score_run(run: Run, split: str, beams: Sequence[int], *, keep: bool = True) 
         _check_writable(folder_of(run.path))
     _check_files(run, split)
     items = run.items(split)
+    for line in out_of_reach(run.task, items, where=split) if run.group.leads else ():
+        note(line)
     for beam in beams:
         what = f"{run.recipe.name}: decoding {split} at beam {beam}"
         with counting(what, len(items)) if run.group.leads else nullcontext(_unseen) as done:
@@ -148,13 +150,14 @@ def _check_files(run: Run, split: str) -> None:
 
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:
     folder, predictions = run.folder, run.folder / PREDICTIONS
+    of_checkpoint = f"{run.path.stem}." if run.path.is_file() else ""
     refuse_links(folder)
     power = f".power{record['length_power']:g}" if record["length_power"] else ""
     stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
     with writing(folder, _SAVES):
         predictions.mkdir(exist_ok=True)
         lines = "".join(f"{text}\n" for text in texts)
-        write_atomic(predictions / f"{split}.beam{beam}{power}{stop}.txt", lines.encode())
+        write_atomic(predictions / f"{of_checkpoint}{split}.beam{beam}{power}{stop}.txt", lines.encode())
         append_record(folder / EVALUATIONS, record)
 
 

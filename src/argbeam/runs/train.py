@@ -1,6 +1,6 @@
 """Training into a run folder, from the start or from the last checkpoint."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from argbeam import __version__
 from argbeam.data.example_store import StoredExamples
 from argbeam.data.readers.vectors import read_vectors
 from argbeam.data.vocabulary import SPECIALS
-from argbeam.decoding.batch_decoder import check_lengths
+from argbeam.decoding.batch_decoder import check_lengths, out_of_reach
 from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ConfigError, DataError, counted
 from argbeam.files import append_record, truncate_records, write_atomic, writing
+from argbeam.losses.bso import curriculum_beam
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import examples, layout
 from argbeam.runs.checkpoint import position_of, save_training, task_of
@@ -24,8 +25,10 @@ from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
 from argbeam.settings.data import beyond_beam
+from argbeam.settings.losses import SearchLoss
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task, constraints
+from argbeam.tasks.contract import Item
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.state import Position
@@ -84,15 +87,30 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     _record_start(folder, trainer, started, resumed=resumed is not None)
     if resumed:
         yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
-    yield Notice(f"{counted(len(data.examples), 'training sentence')}, {counted(len(dev), 'dev sentence')}")
+    yield from map(Notice, _facts(recipe, data, dev))
+    yield from _save_events(folder, trainer, digests)
+
+
+def _facts(recipe: Recipe, data: examples.TrainingData, dev: Sequence[Item]) -> Iterator[str]:
+    """Lines for the user about what is trained on, and about settings that will not do what they say."""
+    yield f"{counted(len(data.examples), 'training sentence')}, {counted(len(dev), 'dev sentence')}"
     if data.left_out:
-        yield Notice(f"left out of training: {data.reasons}")
+        yield f"left out of training: {data.reasons}"
     if facts := constraints.constraint_facts(data.task):
-        yield Notice(f"constraint: {constraints.in_words(facts)}")
+        yield f"constraint: {constraints.in_words(facts)}"
+    yield from out_of_reach(data.task, dev, where="dev")
     for name, stage in recipe.stages.items():
         if narrow := beyond_beam(getattr(recipe.task, "metrics", ()), stage.keep_beam):
-            yield Notice(f"stages.{name}.keep_beam = {stage.keep_beam} {narrow}")
-    yield from _save_events(folder, trainer, digests)
+            yield f"stages.{name}.keep_beam = {stage.keep_beam} {narrow}"
+        loss = stage.loss
+        if isinstance(loss, SearchLoss):
+            growth = {"start": loss.start_beam, "end": loss.train_beam, "epochs_per_beam": loss.epochs_per_beam}
+            last = curriculum_beam(stage.epochs - 1, **growth)
+            if last < loss.train_beam:
+                yield (
+                    f"stages.{name}: with epochs = {stage.epochs} and epochs_per_beam = {loss.epochs_per_beam} the "
+                    f"training beam ends at {last}, not at train_beam = {loss.train_beam}"
+                )
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:

@@ -94,7 +94,7 @@ def find_recipe(name: str) -> Path:
         return shipped[plain]
     near = difflib.get_close_matches(plain, shipped, 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"{name}: neither a file nor a shipped recipe; {hint}shipped: {', '.join(shipped)}")
+    raise ConfigError(f"{name}: neither a file nor a shipped recipe; {hint}`argbeam recipes` lists the shipped ones")
 
 
 def purpose(path: Path) -> str:

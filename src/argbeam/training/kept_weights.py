@@ -112,12 +112,12 @@ def _comparison(name: str, stage: Stage, rule: ScoreRule, position: Position, de
     metric = f"dev {metric_name(start_dev)} at beam {start_dev['test_beam']}"
     if keeps_start(stage, rule, position):
         best, start = position.best_value, judged_value(stage, start_dev)
-        sign = "=" if best == start else ">" if stage.keep == "perplexity" else "<"
+        assert best is not None and start is not None
         measure = "dev perplexity" if stage.keep == "perplexity" else metric
-        said = f"{name} did not improve on the model it started from: {best:.2f} {sign} {start:.2f} ({measure}); "
+        said = f"{name} did not improve on the model it started from: {_compared(best, start)} ({measure}); "
         said += f"that model is kept, with its rule {position.rule}"
     elif dev["value"] < start_dev["value"]:
-        scores = f"{dev['value']:.2f} < {start_dev['value']:.2f} ({metric})"
+        scores = f"{_compared(dev['value'], start_dev['value'])} ({metric})"
         said = f'{name} ends below the model it started from: {scores}; keep = "{stage.keep}" ignores this score'
     else:
         return ""
@@ -125,3 +125,10 @@ def _comparison(name: str, stage: Stage, rule: ScoreRule, position: Position, de
     if SCORE_RULES[position.rule].adds_up and not rule.adds_up:
         causes.insert(0, f'rule = "{rule.name}", which ranks by the newest token alone and learns that anew')
     return f"{said}; common causes: {', '.join(causes)}; {_PAGE} has figures"
+
+
+def _compared(value: float, other: float) -> str:
+    """`37.71 < 39.25`, with as many digits as tell them apart."""
+    sign = "=" if value == other else "<" if value < other else ">"
+    digits = next((n for n in range(2, 17) if f"{value:.{n}f}" != f"{other:.{n}f}" or value == other), 17)
+    return f"{value:.{digits}f} {sign} {other:.{digits}f}"

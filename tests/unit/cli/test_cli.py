@@ -120,7 +120,8 @@ def test_train_prints_its_stages_and_resuming_a_finished_run_does_nothing(argbea
     assert [line.split(": ")[1] for line in done.stdout.splitlines()] == ["pretrain", "bso"]
     lines = done.stderr.splitlines()
     assert lines[0] == "40 training sentences, 6 dev sentences"
-    assert lines[1].startswith("pretrain, epoch 1; loss ") and "dev perplexity" in lines[1]
+    assert lines[1].endswith("the training beam ends at 2, not at train_beam = 3")
+    assert lines[2].startswith("pretrain, epoch 1; loss ") and "dev perplexity" in lines[2]
     (bso,) = [line for line in lines if line.startswith("bso, epoch 1; loss ")]
     assert "violations a word" in bso
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
@@ -236,6 +237,11 @@ def test_unknown_words_are_counted(argbeam: Command, runs: dict[str, Path]) -> N
     one = said.replace("are", "is").format(1, 4)
     assert argbeam("decode", runs["ordering"], stdin=b"ira .\n\nx ira\n").stderr == one
     assert argbeam("decode", runs["ordering"], stdin=b"ira .\n").stderr == ""
+
+
+def test_lines_with_a_tab_are_counted(argbeam: Command, runs: dict[str, Path]) -> None:
+    said = "argbeam: 2 lines with a tab: all columns were decoded as one sentence\n"
+    assert argbeam("decode", runs["ordering"], stdin=b"ira\t.\nira .\n.\tira\n").stderr == said
 
 
 def test_evaluate_can_leave_a_run_as_it_is(argbeam: Command, runs: dict[str, Path]) -> None:

@@ -85,6 +85,7 @@ USAGE = [
     ("train '' --out x", f"RECIPE: {UNSET}"),
     ("train demo/bso --out ''", f"--out: {UNSET}"),
     ("train demo/bso --out x --data ''", f"--data: {UNSET}"),
+    ("train small/translation_bso --out x --data empty", "--data empty: a file; the folder of the files that ..."),
     ("decode ''", f"RUN: {UNSET}"),
     *((f"decode r {name} ''", f"{name}: {UNSET}") for name in ("--input", "--output", "--trace")),
     ("evaluate r --against ''", f"--against: {UNSET}"),
@@ -94,7 +95,10 @@ USAGE = [
 RECIPES = [
     ("recipes demo/bos", "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? ..."),
     ("recipes ''", "...neither a file nor a shipped recipe; ..."),
-    ("train demo/bos --out x", "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? shipped: ..."),
+    (
+        "train demo/bos --out x",
+        "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? `argbeam recipes` lists ...",
+    ),
     ("train demo/bso --out x --data .", "--data .: demo/bso reads no files; its data is generated"),
     ("train . --out x", ".: neither a file nor a shipped recipe; ..."),
     ("train pipe --out x", "pipe: neither a file nor a shipped recipe; ..."),
@@ -123,7 +127,10 @@ RECIPES = [
         "text.min_count = 1000000: no word ... occurs so often; ...",
     ),
     ("train word_ordering/bso --out x --data nowhere", "nowhere/...: no such file; data.train names it"),
-    ("train word_ordering/bso --out x --data text", "text/...: ...; data.train names it"),
+    (
+        "train word_ordering/bso --out x --data text",
+        "--data text: a file; the folder of the files that the recipe names is expected",
+    ),
 ]
 # Overrides of a recipe.
 SETS = [
@@ -156,7 +163,7 @@ SETS = [
     ("text.subwords=100", "{recipe}: text.subwords = 100: only for translation and text2text; ..."),
     ("text.max_length=1", "no training sentence is left (40 too long); ..."),
     ("start=nowhere", "nowhere: no such run folder, and no such checkpoint file"),
-    ("model.vectors=gone", "gone: no such file; model.vectors names it"),
+    ("model.vectors=gone", 'gone: no such file; model.vectors (none: "") names it'),
 ]
 DATA = [
     ("empty", "text", "empty: an empty file; at least one line is expected"),
@@ -237,7 +244,7 @@ RUNS = [
         "...dev.txt: no such file; data.dev names it; --data DIR says where ...",
     ),
     ("evaluate {moved} --split dev --data folder", "folder/dev.txt: no such file; data.dev names it; ..."),
-    ("evaluate {moved}", "the recipe names no test files; data.test takes a list of paths"),
+    ("evaluate {moved}", "the recipe names no test files; data.test takes a list of paths; `--split dev` needs none"),
     ("report gone --out x", "gone: no run folder: recipe.json is missing; `argbeam train` makes one"),
     ("report {ordering} {ordering} --out x", "report: a run is given twice; each folder is accepted once"),
     ("report {ordering} --out text", "cannot write text: ...; --out takes a folder"),

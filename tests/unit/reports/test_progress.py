@@ -79,6 +79,8 @@ def test_a_stage_that_kept_its_start_says_so_and_why_in_its_line() -> None:
     )
     assert stage_line({**STAGE, "comparison": ""}) == "bso: 8 epochs, epoch 3 kept; dev BLEU 33.33 at beam 5"
     assert stage_line({name: STAGE[name] for name in STAGE if name != "dev"}) == "bso: 8 epochs, epoch 3 kept"
+    cut_off = stage_line({**STAGE, "dev": {**DEV, "unfinished": 7, "dead": 1}})
+    assert cut_off.endswith("; dev BLEU 33.33 at beam 5; 7 outputs cut off at the length limit; 1 dead end")
     assert stage_line({**STAGE, "epochs": 1, "kept_epoch": 0}).startswith("bso: 1 epoch, epoch 1 kept; ")
 
 

@@ -102,6 +102,35 @@ def test_gains_are_over_the_row_that_the_note_names_and_no_score_chooses_it(tmp_
     assert [row[2] for row in bleu.rows] == ["25.00 (+3.00)", "20.00 (-2.00)", "24.00 (+2.00)", "22.00"]
 
 
+def test_scores_of_other_weights_than_the_models_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint, and models before the run was trained further; scores of version 0.1 name no weights. Without a
+    model the last score says whose scores are shown."""
+    run = write_run(tmp_path / "run", "one", CROSS_ENTROPY)
+    write_score(run, 1, {"bleu": 1.0})
+    for beam, score, weights in (
+        (1, 2.0, "model/b"),
+        (5, 3.0, "model/a"),
+        (1, 4.0, "checkpoints/b"),
+        (5, 5.0, "model/c"),
+    ):
+        write_score(run, beam, {"bleu": score}, weights=f"{weights}.safetensors")
+    (table,) = score_tables(read_runs([run]))
+    assert table.rows == [["one", "1.00", "5.00"]]
+    (run / "model").mkdir()
+    (run / "model" / "b.safetensors").touch()
+    (table,) = score_tables(read_runs([run]))
+    assert table.rows == [["one", "2.00"]]
+    files = write_report([run], tmp_path / "out")
+    said = (
+        "one: scores of checkpoints/b.safetensors, model/a.safetensors, model/c.safetensors are left out: they are not "
+        f"those of its model; argbeam evaluate {run} scores it"
+    )
+    assert capsys.readouterr().err == f"report: {said}\n"
+    assert f"- {said}.\n" in files[1].read_text(encoding="utf-8")
+
+
 def test_a_length_power_chosen_on_dev_has_a_row_of_its_own(tmp_path: Path) -> None:
     """Also where it is the same as one that was asked for, and where it is 0."""
     runs = [write_run(tmp_path / name, name, CROSS_ENTROPY) for name in ("one", "other")]

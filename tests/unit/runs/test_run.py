@@ -3,6 +3,7 @@
 import errno
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from argbeam.files import read_records
 from argbeam.runs import checkpoint, examples
 from argbeam.runs.layout import is_locked
 from argbeam.runs.load import Run, load
+from argbeam.runs.score import score_run
 from argbeam.runs.train import build_model, start_weights, train
 from argbeam.runtime.device import choose_device
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
@@ -34,6 +36,7 @@ from small_runs import (
     PRETRAIN,
     RATES,
     SMOOTHED,
+    file_data,
     final_tensors,
     finish,
     one_epoch,
@@ -238,7 +241,7 @@ data.train=["train.txt", "no"] => DataError => {data}/no: no such file; data.tra
 data.dev=["dev.txt", "no"] => DataError => {data}/no: no such file; data.dev names it
 data.test=["dev.txt", "no"] => DataError => {data}/no: no such file; data.test names it
 data.train=["packed"] => DataError => {data}/packed: no such file; data.train names it, but packed.gz is there
-model.vectors=no.vec => DataError => {data}/no.vec: no such file; model.vectors names it
+model.vectors=no.vec => DataError => {data}/no.vec: no such file; model.vectors (none: "") names it
 start={whole} & model.hidden=7 & text.fold_digits=true & model.dropout=0.1 => ConfigError => start = {whole}: that run differs in text.fold_digits: false -> true; model.hidden: 6 -> 7
 start={half} => CheckpointError => {half}: holds no finished model; `argbeam train` makes one, and resumes a run that was stopped
 runtime.device=cuda => DeviceError => runtime.device = cuda: this machine has no CUDA device; accepted here: cpu, auto
@@ -255,6 +258,38 @@ def test_what_cannot_be_trained_is_an_error_before_training(whole: Whole, tmp_pa
     stop_after(whole[0], paths["half"], 1)
     recipe = one_epoch(tmp_path, *settings.split(" & "))
     assert refusal(finish, recipe, tmp_path / "run", error=getattr(errors, error)) == message
+
+
+def test_scores_name_the_weights_and_those_of_a_checkpoint_do_not_replace_the_models(
+    whole: Whole, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole[1], folder)
+    (model,) = (folder / "model").iterdir()
+    first, *_ = sorted((folder / "checkpoints").iterdir())
+    (own,) = score_run(load(folder), "dev", [1])
+    predictions = (folder / "predictions" / "dev.beam1.txt").stat().st_mtime_ns
+    (other,) = score_run(load(first), "dev", [1])
+    assert own.record["weights"] == f"model/{model.name}" and other.record["weights"] == f"checkpoints/{first.name}"
+    assert (folder / "predictions" / "dev.beam1.txt").stat().st_mtime_ns == predictions
+    assert (folder / "predictions" / f"{first.stem}.dev.beam1.txt").is_file()
+
+
+def test_training_says_what_its_settings_will_not_do(tmp_path: Path) -> None:
+    """The beam grows from 2 once in three epochs. An output has at most int(0.2 * 2) + 2 tokens, its end symbol
+    included, and `y x` has three."""
+    (tmp_path / "pairs.tsv").write_text("a b\tx\nb a\ty x\n", encoding="utf-8")
+    data = file_data("tsv", tmp_path) | {split: ["pairs.tsv"] for split in ("train", "dev", "test")}
+    stages = {"only": {**PRETRAIN, "epochs": 1}, "bso": {**BSO, "loss": {"kind": "bso", "train_beam": 5}}}
+    lengths = ("decode.length_factor=0.2", "decode.length_extra=2")
+    recipe = small_recipe(*lengths, task="translation", data=data, stages=stages)
+    said = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
+    assert said == [
+        "2 training sentences, 2 dev sentences",
+        "dev: no output can equal 1 of 2 targets: they are longer than the length limit; decode.length_factor and "
+        "decode.length_extra set it",
+        "stages.bso: with epochs = 3 and epochs_per_beam = 2 the training beam ends at 3, not at train_beam = 5",
+    ]
 
 
 def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path: Path) -> None:

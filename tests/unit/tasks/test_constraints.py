@@ -93,6 +93,7 @@ def test_what_no_sentence_is_left_by_is_named(tmp_path: Path) -> None:
 def test_a_run_reports_what_is_left_out_and_decodes_without_its_list(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, "x y\ny\nx\nx q\n", "task.constraint.forbidden=leave_out")
     lines = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
+    assert "dev: no output can equal 1 of 4 targets: the constraint forbids them" in lines
     assert "left out of training: 1 forbidden by the constraint" in lines
     assert "constraint: 3 entries, 1 entries with unknown tokens left out" in lines
     (tmp_path / "list.txt").unlink()

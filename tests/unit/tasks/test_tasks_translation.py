@@ -158,5 +158,5 @@ def test_a_side_that_is_not_named_is_an_error(tmp_path: Path) -> None:
     write_files(tmp_path, 5, train=8, dev=4, test=3, types=200)
     data = file_data("parallel", tmp_path, test_source=[], test_target=[])
     task = Translation.fit(small_recipe(task="translation", data=data))
-    message = "the recipe names no test_source files; data.test_source takes a list of paths"
+    message = "the recipe names no test_source files; data.test_source takes a list of paths; `--split dev` needs none"
     assert refusal(task.read, "test") == message

@@ -122,7 +122,7 @@ def test_outputs_are_as_long_as_their_source_and_have_no_end_symbol(tmp_path: Pa
 
 
 def test_a_split_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    message = "the recipe names no test files; data.test takes a list of paths"
+    message = "the recipe names no test files; data.test takes a list of paths; `--split dev` needs none"
     assert refusal(task_of(tmp_path, "a b\n").read, "test") == message
     data = {"kind": "generated", "types": 200, "seed": 5, "train": 8, "dev": 4, "test": 0}
     message = "data.test = 0: the generated corpus has no test sentences; ask for at least 1"

@@ -137,6 +137,12 @@ def test_a_stage_ends_with_the_weights_of_its_best_epoch(
     [
         ("score", [50.0, 40.0, 51.0], 1, ""),
         ("score", [50.0, 40.0, 45.0], -1, "second did not improve on the model it started from: 45.00 < 50.00 ("),
+        (
+            "score",
+            [50.0, 40.0, 49.9996],
+            -1,
+            "second did not improve on the model it started from: 49.9996 < 50.0000 (",
+        ),
         ("score", [50.0, 50.0, 49.0], -1, "second did not improve on the model it started from: 50.00 = 50.00 ("),
         ("last", [50.0, 40.0], 1, "second ends below the model it started from: 40.00 < 50.00 ("),
         ("last", [50.0, 50.0], 1, ""),
