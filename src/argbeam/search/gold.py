@@ -106,7 +106,10 @@ class GoldToken:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One step judged against gold. `rival_B` is the rival's place among the successors."""
+    """One step judged against gold. `rival_B` is the rival's place among the successors.
+
+    `gold_score_B` is less than gold's score by what the margin has grown by.
+    """
 
     violation_B: Bool[Tensor, " B"]
     rival_B: Int[Tensor, " B"]

@@ -21,7 +21,10 @@ class Beam:
 
 @dataclass(frozen=True)
 class TopSuccessors:
-    """The J best successors of a beam, best first: parent's place, newest token, score (minus infinity: none)."""
+    """The J best successors of a beam, best first: parent's place, newest token, score (minus infinity: none).
+
+    Where decoding refills its beam, the K best that have not ended come first and the ended ones lie behind them.
+    """
 
     parents_BJ: Int[Tensor, "B J"]
     tokens_BJ: Int[Tensor, "B J"]
@@ -43,7 +46,7 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class Beams:
-    """The successors of every step, best first: newest token, parent's place, score.
+    """The `TopSuccessors` of every step: newest token, parent's place, score.
 
     A sentence that is over has padding as its newest tokens when decoding, and no meaning at all when training.
     """
@@ -58,9 +61,10 @@ class Violations:
     """The violations that the policy of a search with gold trains on. Column t is the paper's time t + 1.
 
     `rival_BT` holds every rival's tokens since the last restart, on the columns up to its violation: the segments
-    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold. Scores
-    compare with each other, not across restarts, if the margin grows. `stop_B` is the column at which a search without
-    restarts has lost gold; where it has not, and with restarts, the last one.
+    between restarts do not overlap, so one row holds them all. Columns after the last violation repeat gold. If the
+    margin grows, `gold_score_BT` is less than gold's score by its growth since the last restart, and both scores by its
+    growth before that. `stop_B` is the column at which a search without restarts has lost gold; where it has not, and
+    with restarts, the last one.
     """
 
     violation_BT: Bool[Tensor, "B T"]

@@ -57,7 +57,7 @@ class ScoreRule(Protocol):
 
 @dataclass(frozen=True)
 class LastScore(ScoreRule):
-    """BSO: a prefix's score is the raw score of its newest token alone (Wiseman & Rush 2016, section 4)."""
+    """The paper's BSO: the raw score of a prefix's newest token alone (Wiseman & Rush 2016, section 4)."""
 
     name: ClassVar[str] = "last_score"
     adds_up: ClassVar[bool] = False
@@ -69,14 +69,14 @@ class LastScore(ScoreRule):
 
 @dataclass(frozen=True)
 class ScoreSum(ScoreRule):
-    """Globally normalised models: the sum of the tokens' raw scores (Andor et al. 2016)."""
+    """The sum of the tokens' raw scores: BSO, and globally normalised models (Andor et al. 2016)."""
 
     name: ClassVar[str] = "score_sum"
 
 
 @dataclass(frozen=True)
 class LogprobSum(ScoreRule):
-    """Cross-entropy: the sum of log-probabilities, normalised over the whole vocabulary, constrained or not.
+    """The sum of log-probabilities, normalised over the whole vocabulary, constrained or not: cross-entropy, and BSO.
 
     The score of a finished prefix of length n is its sum divided by n to the power `length_power` (Wu et al. 2016
     divide by a shifted length); 0 is the plain sum. With `valid_only` log-probabilities are normalised over the valid
