@@ -146,11 +146,12 @@ class Run:
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
         """The record of a score: everything that it depends on, and the score."""
         loss = self.recipe.stages[self.stage].loss if self.stage else None
+        constrained = any(getattr(loss, key, False) for key in ("constrained", "valid_only"))
         return {
             "task": self.recipe.task.kind,
             "system": self.recipe.name,
             "split": split,
-            "successors": "constrained" if getattr(loss, "constrained", False) else "unconstrained",
+            "successors": "constrained" if constrained else "unconstrained",
             "decoded": "unconstrained" if isinstance(self.task.constraint, Unconstrained) else "constrained",
             "train_beam": getattr(loss, "train_beam", 0),
             "test_beam": beam,

@@ -101,9 +101,12 @@ class ValidOutputs:
             if self.constraint is None or not item.target or accepts(item.target):
                 yield item
             elif not self.leaves_out:
+                unknown = next(
+                    (f" ({symbol!r} is an unknown token)" for symbol in item.target if symbol not in target), ""
+                )
                 raise DataError(
-                    f"{item.where or split}: the target {item.reference!r} is not a valid output under "
-                    'task.constraint; accepted: valid targets, or task.constraint.forbidden = "leave_out"'
+                    f"{item.where or split}: the target {item.reference!r} is not a valid output under task.constraint"
+                    f'{unknown}; accepted: valid targets, or task.constraint.forbidden = "leave_out"'
                 )
             elif split == "train":
                 left_out["forbidden by the constraint"] += 1

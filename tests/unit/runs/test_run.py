@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from argbeam.runtime.device import choose_device
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.stop_rules import StopBest, StopTop
 from argbeam.settings import Recipe
+from argbeam.settings.losses import CrossEntropyLoss
 from argbeam.settings.recipe_files import recipe_from_json
 from argbeam.tasks import TASKS
 from argbeam.tasks.contract import Score
@@ -596,6 +598,16 @@ def test_a_signature_tells_what_a_number_stands_on(whole: Whole) -> None:
     }
     assert {name: signature[name] for name in expected} == expected
     json.dumps(signature, allow_nan=False)
+    assert (
+        signature["successors"] != valid_only(run).signature(split="dev", beam=2, evaluation=evaluation)["successors"]
+    )
+
+
+def valid_only(run: Run) -> Run:
+    """The run as if its weights came from cross-entropy over valid successors."""
+    loss = CrossEntropyLoss(valid_only=True)
+    stage = run.recipe.stages[run.stage].model_copy(update={"loss": loss})
+    return replace(run, recipe=run.recipe.model_copy(update={"stages": {run.stage: stage}}))
 
 
 def test_weights_of_another_shape_or_type_are_refused(whole: Whole, tmp_path: Path) -> None:

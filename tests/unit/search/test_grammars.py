@@ -303,6 +303,11 @@ value ::= root | "0" | [^\x00-0\]\[, -] [0-1]*
     ("text", "message"),
     [
         ("start: (", "^grammar: not a grammar in Lark's notation"),
+        (
+            'start: "a"\nb: ( "b"\n',
+            r"^grammar:2:9: the end of the line in a grammar in Lark's notation; accepted here: \)$",
+        ),
+        ('start.x: "a"', r"^grammar:1:7: 'x' in a grammar in Lark's notation; accepted here: number$"),
         ('begin: "a"', "^grammar: no rule start; found begin"),
         ("start: other", "^grammar: not a grammar in Lark's notation: Rule 'other' used but not defined"),
         ('start: "a"\n%ignore " "', "^grammar: %ignore"),

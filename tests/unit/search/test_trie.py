@@ -285,6 +285,7 @@ def test_a_trie_of_fixed_length_has_no_end_symbol() -> None:
         ([], True, "^a trie without entries"),
         ([(4,), (5, EOS)], True, "^entry 2 of a trie: token id 3; 0 to 7 are accepted, without end symbols"),
         ([(), (4, 9)], True, "^entry 2 of a trie: token id 9"),
+        ([(4,), (1 << 40,)], True, "^entry 2 of a trie: a token id beyond 32 bits; 0 to 7 are accepted"),
         ([(4,), (4, 5)], False, "^a trie without the end symbol with entries of 1 to 2 tokens"),
         ([()], False, "^a trie without the end symbol with entries of 0 to 0"),
     ],

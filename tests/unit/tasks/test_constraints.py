@@ -62,6 +62,18 @@ def test_a_forbidden_target_is_an_error_with_file_and_line(tmp_path: Path) -> No
         )
 
 
+def test_an_unknown_token_of_a_forbidden_target_is_named(tmp_path: Path) -> None:
+    """The pattern allows `q`, the vocabulary does not have it."""
+    task = Translation.fit(
+        recipe_of(tmp_path, "[a-z ]+", "task.constraint.kind=grammar", "task.constraint.notation=regex")
+    )
+    (tmp_path / "dev.tsv").write_text("a\tx q\n")
+    message = (
+        f"{tmp_path}/dev.tsv:1: the target 'x q' is not a valid output under task.constraint ('q' is an unknown token)"
+    )
+    assert refusal(lambda: task.read("dev")).startswith(message)
+
+
 def test_a_forbidden_target_may_be_left_out_of_training_and_stays_in_dev_and_test(tmp_path: Path) -> None:
     task = Translation.fit(recipe_of(tmp_path, "x y\ny\nx\n", "task.constraint.forbidden=leave_out"))
     train = task.read("train")

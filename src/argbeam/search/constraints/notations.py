@@ -29,10 +29,15 @@ def regular_expression(text: str, spelling: Spelling, *, where: str = "pattern")
 def lark_grammar(text: str, spelling: Spelling, *, where: str = "grammar") -> Grammar:
     """The grammar of a text in Lark's EBNF; it derives outputs from the rule `start`."""
     load = needed("lark.load_grammar", "lark")
-    from lark.exceptions import LarkError
+    from lark.exceptions import LarkError, UnexpectedToken
 
     try:
         found, files = load.load_grammar(text, where, [], False)
+    except UnexpectedToken as error:
+        found = _in_words(error.token.type, repr(str(error.token)))
+        accepted = ", ".join(sorted(map(_in_words, error.accepts or error.expected)))
+        place = f"{where}:{error.line}:{error.column}"
+        raise DataError(f"{place}: {found} in a grammar in Lark's notation; accepted here: {accepted}") from None
     except (LarkError, OSError) as error:
         raise DataError(f"{where}: not a grammar in Lark's notation: {' '.join(str(error).split())}") from None
     if own := [name for name in files if isinstance(name, str)]:  # those of Lark's library are no paths
@@ -61,6 +66,29 @@ def needed(module: str, package: str) -> Any:
 
 # What stands in the quotes of common.ESCAPED_STRING: it ends at the first quote that is not escaped.
 _IN_QUOTES = ["/.*?/", r"/(?<!\\)(\\\\)*?/"]
+
+
+# Symbols of Lark's notation by the names that its parser has for them.
+_SYMBOLS = {
+    "LPAR": "(",
+    "RPAR": ")",
+    "LBRA": "[",
+    "RBRA": "]",
+    "LBRACE": "{",
+    "RBRACE": "}",
+    "COLON": ":",
+    "COMMA": ",",
+}
+_SYMBOLS |= {
+    "OR": "|",
+    "DOT": ".",
+    "DOTDOT": "..",
+    "TILDE": "~",
+    "TO": "->",
+    "OP": "* + ?",
+    "NL": "the end of the line",
+}
+_SYMBOLS |= {"NL_OR": "a new line with |", "$END": "the end of the file"}
 
 
 class _LarkReader:
@@ -154,6 +182,11 @@ class _LarkReader:
             case "Terminal" if (definition := self.terminals.get(str(tree.name))) is not None:
                 return self._python_pattern(definition)
         raise DataError(f"{self.where}: {getattr(tree, 'name', kind)} is not accepted in a terminal")
+
+
+def _in_words(name: str, other: str = "") -> str:
+    """A symbol of Lark's notation as it is written; `other` for those that are written in many ways."""
+    return _SYMBOLS.get(name.lstrip("_")) or other or name.lstrip("_").lower().replace("_", " ")
 
 
 def _leaf(tree: Any) -> str:

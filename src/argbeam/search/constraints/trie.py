@@ -81,7 +81,12 @@ class Trie:
         """
         tokens, lengths = array("i"), array("q")
         for entry in entries:
-            tokens.extend(entry)
+            try:
+                tokens.extend(entry)
+            except OverflowError:
+                raise DataError(
+                    f"entry {len(lengths) + 1} of a trie: a token id beyond 32 bits; 0 to {vocabulary - 1} are accepted"
+                ) from None
             if end_symbol:
                 tokens.append(specials.eos)
             lengths.append(len(entry) + end_symbol)
