@@ -95,6 +95,12 @@ class CrfLoss(SearchLoss):
     )
     normalise: Literal["none", "sentences", "words"] = Field(default="sentences", description="divisor of the loss")
 
+    @model_validator(mode="after")
+    def _stop_fits(self) -> "CrfLoss":
+        if self.stop == "best":
+            raise ValueError('stop = "best": sums of scores do not compare across lengths; must be "top" with "crf"')
+        return self
+
 
 class ApaoLoss(Settings):
     """Cross-entropy with losses of prefixes against random valid sequences (APAO)."""

@@ -216,7 +216,7 @@ class Recipe(Settings):
                 f'decode.length_power = {power}: the stop rule "top" compares no lengths; must be 0, or '
                 'decode.stop = "best"'
             )
-        if stop == "best" and isinstance(last.loss, BsoLoss) and rule == "score_sum":
+        if stop == "best" and rule == "score_sum":
             raise ValueError(
                 'decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
                 f"score_sum, the rule of stages.{name}.loss"

@@ -97,6 +97,7 @@ def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:
         ({"kind": "bso", "margin_per_token": 0.5}, "margin_per_token = 0.5 is for sums; must be 0 with rule"),
         ({"kind": "bso", "rule": "score_sum", "stop": "best"}, 'must be "top" with "score_sum"'),
         ({"kind": "bso", "rule": "logprob_sum", "stop": "best"}, 'must be "top" with "logprob_sum"'),
+        ({"kind": "crf", "stop": "best"}, 'sums of scores do not compare across lengths; must be "top" with "crf"'),
         ({"kind": "scheduled_sampling"}, "missing key stages.only.loss.schedule"),
         (
             {"kind": "scheduled_sampling", "schedule": {"kind": "linear", "base": 0.5}},

@@ -84,10 +84,11 @@ def test_a_rule_that_does_not_fit_the_search_is_refused() -> None:
     assert message(mapping(), RULE, by_length[0]) == (
         'x.toml: decode.length_power = 1.0: the stop rule "top" compares no lengths; must be 0, or decode.stop = "best"'
     )
-    assert message(mapping(), "stages.bso.loss.rule=score_sum", "decode.stop=best") == (
-        'x.toml: decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
-        "score_sum, the rule of stages.bso.loss"
-    )
+    for sums in ("stages.bso.loss.rule=score_sum", "stages.bso.loss={kind='crf'}"):
+        assert message(mapping(), sums, "decode.stop=best") == (
+            'x.toml: decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
+            "score_sum, the rule of stages.bso.loss"
+        )
 
 
 def test_a_file_loads_with_defaults_and_integers_for_floats(tmp_path: Path) -> None:
