@@ -6,7 +6,7 @@ A task calls `make_constraint` as soon as it has its vocabulary, and `ValidOutpu
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import DataError
 from argbeam.search.constraints.automaton import compile_grammar
 from argbeam.search.constraints.gbnf import gbnf_grammar
-from argbeam.search.constraints.grammar import Grammar, Spelling, Unit
+from argbeam.search.constraints.grammar import Grammar, Spelling
 from argbeam.search.constraints.json_schema import json_schema_grammar
 from argbeam.search.constraints.matchers import Matchers
 from argbeam.search.constraints.notations import lark_grammar, regular_expression
@@ -66,7 +66,7 @@ class TargetSide:
     """
 
     vocabulary: Vocabulary
-    unit: Unit
+    spelling: Callable[[], Spelling]
     symbols: Callable[[str], Sequence[str]]
     training_targets: Callable[[], Iterable[Sequence[str]]]
 
@@ -101,17 +101,25 @@ class ValidOutputs:
             if self.constraint is None or not item.target or accepts(item.target):
                 yield item
             elif not self.leaves_out:
-                unknown = next(
-                    (f" ({symbol!r} is an unknown token)" for symbol in item.target if symbol not in target), ""
-                )
+                reason = self._reason(item.target, target)
                 raise DataError(
                     f"{item.where or split}: the target {item.reference!r} is not a valid output under task.constraint"
-                    f'{unknown}; accepted: valid targets, or task.constraint.forbidden = "leave_out"'
+                    f'{reason}; accepted: valid targets, or task.constraint.forbidden = "leave_out"'
                 )
             elif split == "train":
                 left_out["forbidden by the constraint"] += 1
             else:
                 yield item
+
+    def _reason(self, symbols: Sequence[str], target: Vocabulary) -> str:
+        """Why a target is not valid, where the list or the grammar alone does not tell."""
+        for symbol in symbols:
+            if symbol not in target:
+                return f" ({symbol!r} is an unknown token)"
+        found, tokens = self.constraint, (*target.encode(symbols), target.specials.eos)
+        if isinstance(found, Pushdown) and replace(found, depth=len(tokens) << 10).accepts(tokens):
+            return f" (it is nested more deeply than task.constraint.depth = {found.depth})"
+        return ""
 
     def _accepts(self, target: Vocabulary, symbols: tuple[str, ...]) -> bool:
         tokens = (*target.encode(symbols), target.specials.eos)
@@ -157,13 +165,12 @@ def _grammar(
     path = constraint_file(recipe)
     assert path is not None
     text = assets[_DATA].decode() if _DATA in assets else "\n".join(line for _, line in open_lines(path))
-    spelling = Spelling.of(target.vocabulary, target.unit, target.symbols)
     if not text.strip():
         raise DataError(f"{path}: an empty file; a grammar in the notation {settings.notation} is expected")
     one_line = settings.notation == "regex"
     if one_line and "\n" in text.strip():
         raise DataError(f"{path}:2: a second line; a regular expression is one line")
-    grammar = NOTATIONS[settings.notation](text.strip() if one_line else text, spelling, where=str(path))
+    grammar = NOTATIONS[settings.notation](text.strip() if one_line else text, target.spelling(), where=str(path))
     successors: Pushdown | Matchers
     facts: dict[str, int | str]
     try:

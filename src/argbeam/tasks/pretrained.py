@@ -8,6 +8,7 @@ from argbeam.data.vocabulary import Vocabulary
 from argbeam.models.huggingface import folder
 from argbeam.models.huggingface.adapt import GenerationSettings, default_prompt, without_prompt
 from argbeam.models.huggingface.supported import positions
+from argbeam.search.constraints.grammar import Spelling
 
 _PREFIX = "huggingface."
 
@@ -36,6 +37,20 @@ class PretrainedTokenizer:
     def detokenize(self, tokens: Sequence[str]) -> str:
         ids = [self.vocabulary.index[token] for token in tokens]
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def spelling(self) -> Spelling:
+        """How tokens spell a text: each as it stands behind another one. Parts of a character spell nothing."""
+        written, words = self.tokenizer.convert_tokens_to_string, self.vocabulary.words
+        special, known = set(self.tokenizer.all_special_ids), range(min(len(words), len(self.tokenizer)))
+        ordinary = [v for v in known if v not in special and self.tokenizer.convert_ids_to_tokens(v) == words[v]]
+        first = next((words[v] for v in ordinary if words[v].isascii() and words[v].isalnum()), words[ordinary[0]])
+        before, texts = written([first]), [""] * len(words)
+        for v in ordinary:
+            text = written([first, words[v]]).removeprefix(before)
+            texts[v] = "" if "\ufffd" in text else text
+        tokens = self.tokenize(before)
+        spaced = bool(tokens) and texts[self.vocabulary.index[tokens[0]]].startswith(" ")
+        return Spelling(tuple(texts), spaced, whole=False, ends=self.vocabulary.specials.ends)
 
     def room(self, source: int) -> int | None:
         """The length of outputs that the model has positions for after a source of so many tokens; None: any."""

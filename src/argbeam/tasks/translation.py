@@ -11,7 +11,7 @@ from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.errors import DataError
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.metrics.outputs import Metric, RankedOutputs, Statistics, make_metric
-from argbeam.search.constraints.grammar import Unit
+from argbeam.search.constraints.grammar import Spelling, Unit
 from argbeam.search.successors import Successors, Unconstrained
 from argbeam.settings import Decode, Recipe, Text, Text2TextTask
 from argbeam.settings.models import HuggingFaceModelSettings
@@ -212,7 +212,13 @@ class Translation:
         def training_targets() -> Iterable[tuple[str, ...]]:
             return targets or (item.target for item in self.stream("train", Counter()))
 
-        target = TargetSide(self.target, _SPELT[self.unit], line_symbols, training_targets)
+        def spelling() -> Spelling:
+            own = self.tokenizers[1]
+            if isinstance(own, PretrainedTokenizer):
+                return own.spelling()
+            return Spelling.of(self.target, _SPELT[self.unit], line_symbols)
+
+        target = TargetSide(self.target, spelling, line_symbols, training_targets)
         return replace(self, valid=make_constraint(recipe, target, assets))
 
 

@@ -99,6 +99,40 @@ def test_training_that_makes_a_pretrained_model_worse_keeps_it(folder: Path) -> 
     assert all(torch.equal(kept[name], before[name]) for name in before)
 
 
+def byte_level(folder: Path) -> None:
+    """The configuration of a GPT-2, and a tokenizer whose tokens are bytes written as letters: `Ġ` is a space."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["</s>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(["KO BA", "BA LÜ", "BA LÜ"], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="</s>", bos_token="</s>")
+    tokenizer.save_pretrained(folder / "model")
+    GPT2Config(vocab_size=len(tokenizer) + 3, eos_token_id=0, bos_token_id=0).save_pretrained(folder / "model")
+
+
+@pytest.mark.parametrize("bytes_as_letters", [False, True])
+def test_a_grammar_reads_the_text_that_the_models_tokens_spell(folder: Path, bytes_as_letters: bool) -> None:
+    """Words without spaces, or bytes: `KO BA` is ` KO BA` or `KO` and `ĠBA`. No token is `É` as a whole."""
+    (folder / "grammar.txt").write_text("[A-ZÜÉ]+( [A-ZÜÉ]+)*")
+    if bytes_as_letters:
+        byte_level(folder)
+    constraint = {"kind": "grammar", "file": "grammar.txt", "notation": "regex"}
+    task = Translation.fit(parse_recipe(table(folder, task={"kind": "translation", "constraint": constraint}), ()))
+    assert len(task.read("train").items) == 4
+    lines = {"KO BA LU": True, "BA LÜ": bytes_as_letters, "ko": False, "KO ko": False, "KO É": False}
+    for line, valid in lines.items():
+        tokens = (*task.target.encode(task.item("ko", line).target), task.target.specials.eos)
+        assert task.valid.constraint is not None and task.valid.constraint.accepts(tokens) == valid
+
+
 def test_the_run_keeps_its_tokenizer(folder: Path) -> None:
     recipe = parse_recipe(table(folder, task={"kind": "text2text", "metrics": ["exact", "unseen"]}), ())
     task = Translation.fit(recipe)

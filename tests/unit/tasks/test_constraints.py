@@ -74,6 +74,17 @@ def test_an_unknown_token_of_a_forbidden_target_is_named(tmp_path: Path) -> None
     assert refusal(lambda: task.read("dev")).startswith(message)
 
 
+def test_a_target_that_is_nested_too_deeply_says_so(tmp_path: Path) -> None:
+    """Two brackets are to be closed, and the stack holds one."""
+    grammar = 'start: "(" start ")" | "x"'
+    recipe = recipe_of(tmp_path, grammar, "task.constraint.kind=grammar", "task.constraint.depth=1")
+    (tmp_path / "train.tsv").write_text("a\t( ( x ) )\n")
+    message = (
+        "'( ( x ) )' is not a valid output under task.constraint (it is nested more deeply than task.constraint.depth"
+    )
+    assert message in refusal(lambda: Translation.fit(recipe).read("train"))
+
+
 def test_a_forbidden_target_may_be_left_out_of_training_and_stays_in_dev_and_test(tmp_path: Path) -> None:
     task = Translation.fit(recipe_of(tmp_path, "x y\ny\nx\n", "task.constraint.forbidden=leave_out"))
     train = task.read("train")
