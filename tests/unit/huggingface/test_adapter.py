@@ -222,6 +222,14 @@ def test_special_tokens_are_those_of_generation() -> None:
     assert "without eos_token_id" in refusal(adapt, llama, error=ConfigError)
 
 
+def test_settings_of_generate_that_no_search_of_ours_has_are_reported() -> None:
+    bart = tiny("bart")
+    bart.generation_config.no_repeat_ngram_size, bart.generation_config.min_length = 3, 0
+    bart.generation_config.do_sample = True
+    with pytest.warns(UserWarning, match="generation_config has do_sample, no_repeat_ngram_size: generate applies it"):
+        adapt(bart)
+
+
 @pytest.mark.parametrize("family", ["t5", "bart", "gpt2"])
 def test_dropout_is_one_mask_a_position_in_steps_and_in_one_pass(family: str) -> None:
     """Replayed scores are the searched ones, and the noise of a sentence is all that they depend on."""

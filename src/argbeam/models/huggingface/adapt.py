@@ -1,5 +1,6 @@
 """From a model and a tokenizer of Hugging Face to argbeam: special tokens, decoder prompt, texts as examples."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,29 @@ def adapt(
     use_attention(model)
     base = plain_model(model)
     settings = GenerationSettings(base.config, generation_config or getattr(base, "generation_config", None))
+    if generation_config is None:
+        _warn_of_processors(settings.generation)
     prompt = tuple(decoder_prompt) or default_prompt(settings)
     return HuggingFaceModel(model, specials=special_tokens(settings, tokenizer, prompt), decoder_prompt=prompt)
+
+
+# Settings by which `generate` changes scores or draws tokens.
+_PROCESSORS = (
+    *("do_sample", "min_length", "min_new_tokens", "repetition_penalty", "encoder_repetition_penalty"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "begin_suppress_tokens", "sequence_bias"),
+    "exponential_decay_length_penalty",
+)
+
+
+def _warn_of_processors(generation: Any) -> None:
+    values = {name: getattr(generation, name, None) for name in _PROCESSORS}
+    found = [name for name, value in values.items() if value is True or value not in (None, 0, 1)]
+    if found:
+        warnings.warn(
+            f"generation_config has {', '.join(found)}: generate applies it, losses and searches of argbeam do not; "
+            "without it generate gives what our search gives",
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)
