@@ -58,8 +58,8 @@ class Counts:
     def notices(self) -> Iterator[str]:
         """Lines for the user: none where every search finished and every word is known."""
         if self.unknown:
-            are = "is" if self.unknown == 1 else "are"
-            yield f"{self.unknown:,} of {counted(self.words, 'word')} {are} unknown: not in the training data"
+            found = f"{self.unknown:,} of {counted(self.words, 'word')} {'is' if self.unknown == 1 else 'are'} unknown"
+            yield f"{found}: rare in the training data, or not in it"
         if self.with_tab:
             yield f"{counted(self.with_tab, 'line')} with a tab: all columns were decoded as one sentence"
         if self.unfinished or self.dead:

@@ -137,7 +137,7 @@ def _usage_line(error: Any) -> str:
 
 def _near(found: str, known: list[str]) -> str:
     near = difflib.get_close_matches(found, known, 1)
-    return f"; did you mean {near[0]}?" if near else f"; accepted: {', '.join(known)}"
+    return f"; did you mean {near[0]}?" if near else f"; accepted: {', '.join(known) or 'none'}"
 
 
 def stopped(again: str, signal: int, *, saved: bool) -> NoReturn:

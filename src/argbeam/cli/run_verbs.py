@@ -22,7 +22,7 @@ from argbeam.cli.options import (
     number,
     parse_beams,
 )
-from argbeam.cli.verbs import command, options_of, refuse_group, report_refusal, root_of, verb
+from argbeam.cli.verbs import command, keys_of, options_of, refuse_group, report_refusal, root_of, verb
 from argbeam.errors import ConfigError
 
 
@@ -143,6 +143,10 @@ def evaluate(
     moved = root_of(data)
     with joined() as group:
         opened = open_run(Path(run), [*(sets or []), *moved], group, keep=not no_keep)
+        if "decode.beam" in keys_of(sets) and opened.recipe.decode.length_power != "dev":
+            raise ConfigError(
+                f"--set decode.beam={opened.recipe.decode.beam}: evaluate decodes with the beams of --beam"
+            )
         results = score_against(opened, against, split, beams, others_sets=moved, keep=not no_keep)
     if not group.leads:
         return

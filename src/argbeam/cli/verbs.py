@@ -40,6 +40,11 @@ def options_of(sets: list[str] | None) -> list[str]:
     return [part for override in sets or [] for part in ("--set", override)]
 
 
+def keys_of(sets: list[str] | None) -> list[str]:
+    """The keys that overrides change."""
+    return [override.partition("=")[0].strip() for override in sets or []]
+
+
 def report_refusal(reason: str | None) -> None:
     """Report why searches ran more slowly than they might have."""
     if reason is not None:

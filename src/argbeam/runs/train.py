@@ -15,7 +15,6 @@ from argbeam.decoding.batch_decoder import check_lengths, out_of_reach
 from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ConfigError, DataError, counted
 from argbeam.files import append_record, truncate_records, write_atomic, writing
-from argbeam.losses.bso import curriculum_beam
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import examples, layout
 from argbeam.runs.checkpoint import position_of, save_training, task_of
@@ -25,7 +24,8 @@ from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
 from argbeam.settings.data import beyond_beam
-from argbeam.settings.losses import SearchLoss
+from argbeam.settings.losses import SequenceLoss
+from argbeam.settings.models import RANDOM_WEIGHTS
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task, constraints
 from argbeam.tasks.contract import Item
@@ -99,18 +99,20 @@ def _facts(recipe: Recipe, data: examples.TrainingData, dev: Sequence[Item]) -> 
     if facts := constraints.constraint_facts(data.task):
         yield f"constraint: {constraints.in_words(facts)}"
     yield from out_of_reach(data.task, dev, where="dev")
+    words = [word for item in dev for word in item.target if data.task.open_length]
+    if unknown := sum(word not in data.task.target for word in words):
+        rare = "too rare in the training data (text.min_count), or not in it"
+        yield f"dev: {unknown:,} of {counted(len(words), 'target token')} unknown to the model: {rare}"
     for name, stage in recipe.stages.items():
         if narrow := beyond_beam(getattr(recipe.task, "metrics", ()), stage.keep_beam):
             yield f"stages.{name}.keep_beam = {stage.keep_beam} {narrow}"
-        loss = stage.loss
-        if isinstance(loss, SearchLoss):
-            growth = {"start": loss.start_beam, "end": loss.train_beam, "epochs_per_beam": loss.epochs_per_beam}
-            last = curriculum_beam(stage.epochs - 1, **growth)
-            if last < loss.train_beam:
-                yield (
-                    f"stages.{name}: with epochs = {stage.epochs} and epochs_per_beam = {loss.epochs_per_beam} the "
-                    f"training beam ends at {last}, not at train_beam = {loss.train_beam}"
-                )
+    name, first = next(iter(recipe.stages.items()))
+    plain = getattr(first.loss, "cross_entropy", 0.0) or getattr(first.loss, "cross_entropy_epochs", 0)
+    if isinstance(first.loss, SequenceLoss) and not plain and not recipe.start and recipe.model.rules == RANDOM_WEIGHTS:
+        yield (
+            f"stages.{name}: {first.loss.kind} starts from random weights, from which it hardly learns; put a stage of "
+            "cross_entropy before it, or start = RUN"
+        )
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:
@@ -134,6 +136,10 @@ def start_weights(recipe: Recipe, task: Task, model: Network, start: Run | None)
     settings = recipe.model
     if start is not None:
         load_weights(model, dict(start.model.state_dict()), "")
+        if settings.vectors and settings.vectors != start.recipe.model.vectors:
+            yield Notice(
+                f"model.vectors = {settings.vectors}: not read; word vectors are those of start = {recipe.start}"
+            )
     elif settings.vectors:
         path = examples.vectors_path(recipe)
         words = set(task.source.index) | set(task.target.index)

@@ -93,8 +93,9 @@ def find_recipe(name: str) -> Path:
     if plain in shipped:
         return shipped[plain]
     near = difflib.get_close_matches(plain, shipped, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"{name}: neither a file nor a shipped recipe; {hint}`argbeam recipes` lists the shipped ones")
+    within = [one for one in shipped if one.startswith(f"{plain}/")]
+    hint = f"shipped in {plain}: {', '.join(within)}; " if within else f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(f"{name}: neither a file nor a shipped recipe; {hint}`argbeam recipes` lists all")
 
 
 def purpose(path: Path) -> str:

@@ -190,4 +190,4 @@ def test_at_a_terminal_decode_says_what_it_waits_for(runs: dict[str, Path], tmp_
     assert done.returncode == 0 and sorted(done.stdout.split()) == ["yyy", "zzz"]
     first, second = done.stderr.splitlines()
     assert first == "argbeam: one sentence a line; Ctrl-D ends the input"
-    assert second == "argbeam: 2 of 2 words are unknown: not in the training data"
+    assert second == "argbeam: 2 of 2 words are unknown: rare in the training data, or not in it"

@@ -94,10 +94,16 @@ USAGE = [
 ]
 RECIPES = [
     ("recipes demo/bos", "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? ..."),
+    ("recipes demo/bso --out x", "recipes: unknown option --out; accepted: none"),
+    (
+        "recipes parsing",
+        "parsing: neither a file nor a shipped recipe; shipped in parsing: parsing/bso, parsing/conbso, parsing/crf, "
+        "parsing/seq2seq; `argbeam recipes` lists all",
+    ),
     ("recipes ''", "...neither a file nor a shipped recipe; ..."),
     (
         "train demo/bos --out x",
-        "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? `argbeam recipes` lists ...",
+        "demo/bos: neither a file nor a shipped recipe; did you mean demo/bso? `argbeam recipes` lists all",
     ),
     ("train demo/bso --out x --data .", "--data .: demo/bso reads no files; its data is generated"),
     ("train . --out x", ".: neither a file nor a shipped recipe; ..."),
@@ -233,6 +239,7 @@ RUNS = [
         "ud:2: a tab; a line holds the words of one sentence; ...",
     ),
     ("evaluate {bso} --set decode.length_power=1.0", "{bso}: ...; must be 0 after bso..."),
+    ("evaluate {bso} --set decode.beam=3", "--set decode.beam=3: evaluate decodes with the beams of --beam"),
     ("evaluate {ordering} --beam 1 --against {parsing} --no-keep", "{ordering} and {parsing}: ..."),
     (
         "evaluate {ordering} --beam 1 --against {translation} --no-keep",

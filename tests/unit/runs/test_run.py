@@ -278,19 +278,21 @@ def test_scores_name_the_weights_and_those_of_a_checkpoint_do_not_replace_the_mo
 
 
 def test_training_says_what_its_settings_will_not_do(tmp_path: Path) -> None:
-    """The beam grows from 2 once in three epochs. An output has at most int(0.2 * 2) + 2 tokens, its end symbol
-    included, and `y x` has three."""
+    """An output has at most int(0.2 * 2) + 2 tokens, its end symbol included, and `y x` has three; `x` occurs twice in
+    the training data, and `y` once."""
     (tmp_path / "pairs.tsv").write_text("a b\tx\nb a\ty x\n", encoding="utf-8")
     data = file_data("tsv", tmp_path) | {split: ["pairs.tsv"] for split in ("train", "dev", "test")}
-    stages = {"only": {**PRETRAIN, "epochs": 1}, "bso": {**BSO, "loss": {"kind": "bso", "train_beam": 5}}}
-    lengths = ("decode.length_factor=0.2", "decode.length_extra=2")
-    recipe = small_recipe(*lengths, task="translation", data=data, stages=stages)
+    overrides = ("decode.length_factor=0.2", "decode.length_extra=2", "text.min_count=2")
+    recipe = small_recipe(*overrides, task="translation", data=data, stages={"bso": {**BSO, "epochs": 1}})
     said = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
     assert said == [
         "2 training sentences, 2 dev sentences",
         "dev: no output can equal 1 of 2 targets: they are longer than the length limit; decode.length_factor and "
         "decode.length_extra set it",
-        "stages.bso: with epochs = 3 and epochs_per_beam = 2 the training beam ends at 3, not at train_beam = 5",
+        "dev: 1 of 3 target tokens unknown to the model: too rare in the training data (text.min_count), or not in it",
+        "stages.bso: bso starts from random weights, from which it hardly learns; put a stage of cross_entropy before "
+        "it, or start = RUN",
+        "stages.bso.loss.train_beam = 3: the beam grows to 2 in 1 epoch; see loss.epochs_per_beam",
     ]
 
 
@@ -536,6 +538,11 @@ def test_word_vectors_are_where_both_sides_start(tmp_path: Path) -> None:
     assert list(start_weights(plain, task, model, None)) == []
     said = list(texts(finish(recipe, tmp_path / "run")))
     assert said[0] == notice.text
+    started = recipe.model_copy(update={"start": "RUN"})
+    assert list(start_weights(started, task, model, load(tmp_path / "run"))) == []
+    finish(plain, tmp_path / "plain")
+    (notice,) = start_weights(started, task, model, load(tmp_path / "plain"))
+    assert notice.text == "model.vectors = words.vec: not read; word vectors are those of start = RUN"
     stop_after(recipe, tmp_path / "stopped", 2)
     assert not any("vectors for" in text for text in texts(finish(recipe, tmp_path / "stopped")))
     assert same_tensors(final_tensors(tmp_path / "run"), final_tensors(tmp_path / "stopped"))
