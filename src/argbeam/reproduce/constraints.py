@@ -14,6 +14,7 @@ _TITLES = {
 _MSL = ("stages.cross_entropy.loss.valid_only=true",)
 _BEAR = ("stages.cross_entropy.loss.pruning_weight=0.25", "stages.cross_entropy.loss.pruning_temperature=2.75")
 _LOGPROBS = ("stages.bso.loss.rule=logprob_sum", "stages.bso.loss.margin_per_token=0.5")
+_SCORES = ("stages.bso.loss.rule=score_sum",)
 # The network that a recipe does not have: dev says which one is stronger.
 _OTHER_MODELS = {
     "lstm": (
@@ -31,14 +32,13 @@ _NAMES = {"lstm": "LSTM", "transformer": "Transformer"}
 
 
 def _first(corpus: str) -> tuple[System, ...]:
-    """Cross-entropy, MSL where there is a constraint, BSO with sums, and the CRF with restarts."""
+    """Cross-entropy, MSL where there is a constraint, BSO with the sums that dev chose, and the CRF with restarts."""
     baseline, bso = _recipes(corpus)
     constrained = corpus != "uspto"
-    name = "ConBSO" if constrained else "BSO"
     return (
         System(_CROSS_ENTROPY, baseline),
         *((System("MSL", baseline, "msl", _MSL),) if constrained else ()),
-        System(f"{name}, sums of scores", bso),
+        System("ConBSO, sums of scores" if constrained else "BSO, sums of log-probabilities", bso),
         System("CRF with restarts", bso, "crf", (_crf(corpus),)),
     )
 
@@ -47,15 +47,19 @@ def _more(corpus: str) -> tuple[System, ...]:
     baseline, bso = _recipes(corpus)
     constrained, rank = corpus != "uspto", _widest(corpus) - 1
     bear = (*_BEAR, f"stages.cross_entropy.loss.pruning_rank={rank}", *(_MSL if constrained else ()))
-    name = "ConBSO" if constrained else "BSO"
+    other_rule = (
+        System("ConBSO, sums of log-probabilities", bso, "logprob", _LOGPROBS)
+        if constrained
+        else System("BSO, sums of scores", bso, "scores", _SCORES)
+    )
     return (
         System(_CROSS_ENTROPY, baseline),
         System("BEAR", baseline, "bear", bear),
         # Random sequences without a constraint are no alternatives to gold.
         *((System("APAO", baseline, "apao", (_apao(corpus),)),) if constrained else ()),
-        System(f"{name}, sums of log-probabilities", bso, "logprob", _LOGPROBS),
+        other_rule,
         System("MRT", bso, "mrt", (_mrt(corpus), "stages.bso.optimizer.rate=0.0001")),
-        *((System(f"{name}, sums of scores, from MSL", bso, "from_msl", _MSL),) if constrained else ()),
+        *((System("ConBSO, sums of scores, from MSL", bso, "from_msl", _MSL),) if constrained else ()),
     )
 
 
