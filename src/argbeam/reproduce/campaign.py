@@ -155,7 +155,7 @@ def work_done(campaign: Campaign, left: Collection[str]) -> tuple[float, int]:
     return done, total
 
 
-def seconds_left(*, elapsed: float, before: float, now: float, total: float) -> float | None:
+def seconds_left(*, elapsed: float, before: float, now: float, total: int) -> float | None:
     """Time for the rest at the speed so far; None before any work is done."""
     return elapsed * (total - now) / (now - before) if now > before else None
 
