@@ -16,6 +16,7 @@ from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ConfigError, DataError, counted
 from argbeam.files import append_record, truncate_records, write_atomic, writing
 from argbeam.models import Network, load_weights, make_model
+from argbeam.models.huggingface.folder import generation_warning
 from argbeam.runs import examples, layout
 from argbeam.runs.checkpoint import position_of, save_training, task_of
 from argbeam.runs.load import Run, open_trained
@@ -25,7 +26,7 @@ from argbeam.runtime.group import ALONE, Group
 from argbeam.settings import Recipe
 from argbeam.settings.data import beyond_beam
 from argbeam.settings.losses import SequenceLoss
-from argbeam.settings.models import RANDOM_WEIGHTS
+from argbeam.settings.models import RANDOM_WEIGHTS, HuggingFaceModelSettings
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task, constraints
 from argbeam.tasks.contract import Item
@@ -96,6 +97,8 @@ def _facts(recipe: Recipe, data: examples.TrainingData, dev: Sequence[Item]) -> 
     yield f"{counted(len(data.examples), 'training sentence')}, {counted(len(dev), 'dev sentence')}"
     if data.left_out:
         yield f"left out of training: {data.reasons}"
+    if isinstance(recipe.model, HuggingFaceModelSettings) and (warning := generation_warning(recipe.model.path)):
+        yield f"model.path = {recipe.model.path}: {warning}"
     if facts := constraints.constraint_facts(data.task):
         yield f"constraint: {constraints.in_words(facts)}"
     yield from out_of_reach(data.task, dev, where="dev")

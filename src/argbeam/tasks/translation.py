@@ -139,7 +139,8 @@ class Translation:
         target = (*self.target.encode(item.target), self.target.specials.eos) if item.target else ()
         source = tuple(self.source.encode(item.source))
         if not self._fits(len(source), max(1, len(target))):
-            raise DataError(f"sentence {number}: {len(source)} and {len(target)} tokens; {_NO_POSITIONS}")
+            found = f"{len(source)} tokens of source and {len(target)} of target"
+            raise DataError(f"sentence {number}: {found}; these are {_NO_POSITIONS}")
         return Example(source, target, number)
 
     def _room(self, source: int) -> int | None:

@@ -17,6 +17,7 @@ from argbeam.search.successors import allowed_tokens
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe
 from argbeam.tasks import Translation
+from argbeam.training.events import Notice
 from refusals import refusal
 from small_runs import GENERATED, finish
 
@@ -89,11 +90,14 @@ def test_a_recipe_trains_decodes_and_gives_the_model_back(folder: Path) -> None:
 
 
 def test_training_that_makes_a_pretrained_model_worse_keeps_it(folder: Path) -> None:
-    from transformers import AutoModelForSeq2SeqLM
+    """It also reports what `generate` would do with the model, and no search of ours."""
+    from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
+    GenerationConfig(no_repeat_ngram_size=3, decoder_start_token_id=0).save_pretrained(folder / "model")
     stage = {"epochs": 1, "keep": "perplexity", "optimizer": {"kind": "adamw", "rate": 5.0}}
     recipe = parse_recipe(table(folder, stages={"first": {**stage, "loss": {"kind": "cross_entropy"}}}), ())
-    finish(recipe, folder / "run")
+    said = [event.text for event in finish(recipe, folder / "run") if isinstance(event, Notice)]
+    assert any("generation_config has no_repeat_ngram_size: generate applies it" in line for line in said)
     kept = argbeam.load(folder / "run").model.network.state_dict()  # type: ignore[attr-defined]
     before = AutoModelForSeq2SeqLM.from_pretrained(folder / "model").state_dict()
     assert all(torch.equal(kept[name], before[name]) for name in before)
@@ -166,7 +170,7 @@ def test_sentences_and_outputs_fit_into_the_positions_of_the_model(folder: Path)
     assert len(list(task.stream("train", left_out))) == 3
     assert left_out == {"more tokens than the model has positions": 1}
     call = lambda: task.example(task.item("ti lu ba"), 7)  # noqa: E731
-    assert "sentence 7: 4 and 0 tokens; more tokens than the model has pos" in refusal(call, error=DataError)
+    assert "sentence 7: 4 tokens of source and 0 of target; these are more" in refusal(call, error=DataError)
     assert task.limit(task.example(task.item("ba ko"), 0)) == 3
 
 

@@ -28,8 +28,8 @@ def adapt(
     use_attention(model)
     base = plain_model(model)
     settings = GenerationSettings(base.config, generation_config or getattr(base, "generation_config", None))
-    if generation_config is None:
-        _warn_of_processors(settings.generation)
+    if generation_config is None and (warning := unsearched_warning(settings)):
+        warnings.warn(warning, stacklevel=2)
     prompt = tuple(decoder_prompt) or default_prompt(settings)
     return HuggingFaceModel(model, specials=special_tokens(settings, tokenizer, prompt), decoder_prompt=prompt)
 
@@ -40,17 +40,6 @@ _PROCESSORS = (
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "begin_suppress_tokens", "sequence_bias"),
     "exponential_decay_length_penalty",
 )
-
-
-def _warn_of_processors(generation: Any) -> None:
-    values = {name: getattr(generation, name, None) for name in _PROCESSORS}
-    found = [name for name, value in values.items() if value is True or value not in (None, 0, 1)]
-    if found:
-        warnings.warn(
-            f"generation_config has {', '.join(found)}: generate applies it, losses and searches of argbeam do not; "
-            "without it generate gives what our search gives",
-            stacklevel=3,
-        )
 
 
 @dataclass(frozen=True)
@@ -69,6 +58,15 @@ class GenerationSettings:
             if getattr(settings, name, None) is not None:
                 return getattr(settings, name)
         return None
+
+
+def unsearched_warning(settings: GenerationSettings) -> str | None:
+    """A line for users about settings of generation that losses and searches of argbeam do not have."""
+    values = {name: getattr(settings.generation, name, None) for name in _PROCESSORS}
+    found = [name for name, value in values.items() if value is True or value not in (None, 0, 1)]
+    if not found:
+        return None
+    return f"generation_config has {', '.join(found)}: generate applies it, losses and searches of argbeam do not"
 
 
 def default_prompt(settings: GenerationSettings) -> tuple[int, ...]:

@@ -11,7 +11,13 @@ from safetensors import SafetensorError
 
 from argbeam.data.vocabulary import Vocabulary
 from argbeam.errors import ConfigError
-from argbeam.models.huggingface.adapt import GenerationSettings, adapt, default_prompt, special_tokens
+from argbeam.models.huggingface.adapt import (
+    GenerationSettings,
+    adapt,
+    default_prompt,
+    special_tokens,
+    unsearched_warning,
+)
 from argbeam.models.huggingface.adapter import HuggingFaceModel
 
 
@@ -27,7 +33,8 @@ def open_model(path: str) -> HuggingFaceModel:
                 f"model.path = {path}: {what} for {first} ({len(names)} in all); accepted: all weights of a "
                 f"{type(network).__name__}"
             )
-    return adapt(network, _opened("AutoTokenizer", path))
+    # Given its own settings, `adapt` does not warn of them; training reports them.
+    return adapt(network, _opened("AutoTokenizer", path), generation_config=network.generation_config)
 
 
 def open_tokenizer(path: str) -> Any:
@@ -62,6 +69,11 @@ def generation_settings(path: str) -> GenerationSettings:
     config = _opened("AutoConfig", path)
     has_own = (Path(path) / "generation_config.json").is_file()
     return GenerationSettings(config, _opened("GenerationConfig", path) if has_own else None)
+
+
+def generation_warning(path: str) -> str | None:
+    """A line for users about settings of generation in the folder that no search of argbeam has."""
+    return unsearched_warning(generation_settings(path))
 
 
 def vocabulary_of(tokenizer: Any, settings: GenerationSettings) -> Vocabulary:
