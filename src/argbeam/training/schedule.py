@@ -14,6 +14,7 @@ from torch import Tensor
 
 from argbeam.data.batches import BatchPlan
 from argbeam.errors import counted
+from argbeam.losses.contract import Loss
 from argbeam.settings.stages import AdamWOptimizer, Stage
 
 # The most epochs that a running average of the weights reaches back: 1 / (1 - decay) updates.
@@ -61,7 +62,7 @@ def decay_in_force(average: float, updates_per_epoch: int) -> float:
     return min(average, 1 - 1 / (_LONGEST_AVERAGE * updates_per_epoch))
 
 
-def not_in_force(name: str, stage: Stage, plan: BatchPlan) -> Iterator[str]:
+def not_in_force(name: str, stage: Stage, loss: Loss, plan: BatchPlan) -> Iterator[str]:
     """Lines about settings of a stage, called `name`, that its updates and sentences leave without their effect."""
     optimizer, updates = stage.optimizer, stage.epochs * plan.updates
     stages, has = f"stages.{name}", f"the stage has {counted(updates, 'update')}"
@@ -71,6 +72,10 @@ def not_in_force(name: str, stage: Stage, plan: BatchPlan) -> Iterator[str]:
     if (decay := decay_in_force(optimizer.average, plan.updates)) < optimizer.average:
         most = f"an average holds {_LONGEST_AVERAGE} epochs of {counted(plan.updates, 'update')} at most"
         yield f"{stages}.optimizer.average = {optimizer.average}: {most}; it is {decay:.3g} here"
+    last = loss.at(stage.epochs - 1).beam
+    if last < (beam := getattr(stage.loss, "train_beam", last)):
+        has = counted(stage.epochs, "epoch")
+        yield f"{stages}.loss.train_beam = {beam}: the beam grows to {last} in {has}; see loss.epochs_per_beam"
     if plan.accumulate > len(plan):
         yield f"{stages}: batch.accumulate = {plan.accumulate}, but an epoch has {len(plan):,} in all and is one update"
     longest = max(max(source, target) for _, source, target in plan.shapes())

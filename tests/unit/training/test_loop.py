@@ -338,6 +338,8 @@ ADAM = {"kind": "adamw", "rate": 0.01}
         ({"optimizer": {**ADAM, "warmup": 6}}, ""),
         ({"optimizer": {**ADAM, "average": 0.95}}, "optimizer.average = 0.95: an average holds 4 epochs of 3 updates"),
         ({"optimizer": {**ADAM, "average": 0.9}}, ""),
+        ({"loss": {"kind": "bso", "train_beam": 3}}, "loss.train_beam = 3: the beam grows to 2 in 2 epochs"),
+        ({"loss": {"kind": "bso", "train_beam": 3, "epochs_per_beam": 1}}, ""),
         ({"batch": {"accumulate": 4}}, "batch.accumulate = 4, but an epoch has 3 in all"),
         ({"batch": {"tokens": 3}}, "batch.tokens = 3, but sentences have up to 4"),
         ({"batch": {"accumulate": 3, "tokens": 8}}, ""),
