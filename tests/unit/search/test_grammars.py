@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -229,6 +230,22 @@ def test_a_regular_expression_admits_what_python_matches(pattern: str, kind: str
     successors = Pushdown(compile_grammar(regular_expression(pattern, spelling)), depth=1)
     found = {text for text in outputs(successors, spelling, 6) if len(text) <= 5 and " " not in text}
     assert found == strings("abc", 5, re.compile(pattern).fullmatch)
+
+
+def test_one_long_token_does_not_make_the_others_long() -> None:
+    """A table of tokens by the characters of the longest one would take 2,000 * 4,000 cells, of 8 bytes each."""
+    spelling = pieces("▁", "a" * 4000, *(f"b{number}" for number in range(2000)))
+    grammar = regular_expression("a*|b[0-9]*", spelling)
+    tracemalloc.start()
+    successors = Pushdown(compile_grammar(grammar), depth=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (
+        successors.accepts((4, 5, 5, EOS))
+        and successors.accepts((4, 6, EOS))
+        and not successors.accepts((4, 5, 6, EOS))
+    )
+    assert peak < 8_000_000
 
 
 def test_a_regular_expression_over_words_sees_the_spaces_between_them() -> None:

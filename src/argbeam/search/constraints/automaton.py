@@ -6,6 +6,7 @@ state and no stack.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -121,60 +122,89 @@ def _over_tokens(rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[in
 
     Its states are those that are reached between two tokens, numbered in the order of discovery.
     """
-    after_QA, atoms_VL = _atom_steps(rules, grammar, atom_classes)
-    nowhere, found = len(rules.edges), [rules.starts[grammar.start]]
-    number = {found[0]: 0, nowhere: -1}
+    after_QA, token_X, columns = _atom_steps(rules, grammar, atom_classes)
+    found, tokens = [rules.starts[grammar.start]], len(grammar.atoms_of)
+    number = {found[0]: 0}
     rows: list[IntArray] = []
+    before: list[set[int]] = [set()]
     for state in found:  # grows
-        reached_V = np.full(len(atoms_VL), state)
-        for atom_V in atoms_VL.T:
-            reached_V = after_QA[reached_V, atom_V]
-        reached_V[[not atoms for atoms in grammar.atoms_of]] = nowhere
-        targets, place_V = np.unique(reached_V, return_inverse=True)
+        reached_X = _reached(state, after_QA, columns)
+        taken = np.flatnonzero(reached_X < len(after_QA) - 1)
+        targets, place = np.unique(reached_X[taken], return_inverse=True)
         for target in targets.tolist():
             if target not in number:
                 number[target] = len(found)
                 found.append(target)
-        rows.append(np.array([number[target] for target in targets.tolist()], np.int32)[place_V.reshape(-1)])
-        if len(found) * len(atoms_VL) > _MOST_CELLS:
+                before.append(set())
+            before[number[target]].add(len(rows))
+        row_V = np.full(tokens, -1, np.int32)
+        row_V[token_X[taken]] = np.array([number[target] for target in targets.tolist()], np.int32)[place.reshape(-1)]
+        rows.append(row_V)
+        if len(found) * tokens > _MOST_CELLS:
             raise NotDeterministic(f"more than {_MOST_CELLS:,} pairs of states and tokens")
     after_QV, ends = np.stack(rows), [rules.ends[state] for state in found]
-    live_Q = np.array([*_live(after_QV, ends), False])  # the last is that of nowhere, -1
+    live_Q = np.array([*_live(before, ends), False])  # the last is that of nowhere, -1
     if not live_Q[0]:
         raise DataError("no output is valid: the grammar derives nothing from the tokens of the vocabulary")
     after_QV[~live_Q[after_QV]] = -1
-    class_V = np.zeros(len(atoms_VL), np.int64)
-    for row_V in after_QV:  # tokens of one class have had the same targets so far
-        _, class_V = np.unique(class_V * (len(found) + 1) + row_V, return_inverse=True)
-    some_C = np.unique(class_V, return_index=True)[1]
+    some_C, class_V = _alike(after_QV)
     moves: list[dict[int, tuple[int, ...]]] = [
         {c: (to,) for c, to in enumerate(row) if to >= 0} for row in after_QV[:, some_C].tolist()
     ]
-    class_V = class_V.reshape(-1) + 2
+    class_V = class_V + 2
     class_V[list(grammar.ends)] = END
     return _tables(class_V, moves, ends, 0)
 
 
-def _atom_steps(rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[int, int]) -> tuple[IntArray, IntArray]:
-    """The state after a state and an atom, and the atoms of every token: as classes, padded by one that stays."""
+def _atom_steps(
+    rules: RuleAutomata, grammar: Grammar, atom_classes: Mapping[int, int]
+) -> tuple[IntArray, IntArray, list[IntArray]]:
+    """The state after a state and a class of atoms, the last state being nowhere; the tokens that have atoms, the
+    longest first; and the class of their first atom, of their second, and so on, of the tokens that have so many.
+    """
     nowhere, never = len(rules.edges), max(atom_classes.values(), default=-1) + 1
-    after_QA = np.full((nowhere + 1, never + 2), nowhere)
-    after_QA[:, never + 1] = np.arange(nowhere + 1)
+    after_QA = np.full((nowhere + 1, never + 1), nowhere, np.int32)
     for state, edges in enumerate(rules.edges):
         for symbol, target in edges.items():
             after_QA[state, int(symbol)] = target
-    atoms_VL = np.full((len(grammar.atoms_of), max(map(len, grammar.atoms_of))), never + 1)
-    for token, atoms in enumerate(grammar.atoms_of):
-        atoms_VL[token, : len(atoms)] = [atom_classes.get(atom, never) for atom in atoms]
-    return after_QA, atoms_VL
+    spelled = sorted(
+        (token for token, atoms in enumerate(grammar.atoms_of) if atoms), key=lambda v: -len(grammar.atoms_of[v])
+    )
+    columns: list[list[int]] = [[] for _ in range(max(map(len, grammar.atoms_of)))]
+    for token in spelled:
+        for column, atom in zip(columns, grammar.atoms_of[token], strict=False):
+            column.append(atom_classes.get(atom, never))
+    return after_QA, np.array(spelled, np.int64), [np.array(column, np.int32) for column in columns]
 
 
-def _live(after_QV: IntArray, ends: list[bool]) -> list[bool]:
-    """Whether a state can reach one in which an output may end."""
-    before: list[list[int]] = [[] for _ in ends]
-    for state, row_V in enumerate(after_QV):
-        for target in np.unique(row_V[row_V >= 0]).tolist():
-            before[target].append(state)
+def _reached(state: int, after_QA: IntArray, columns: list[IntArray]) -> IntArray:
+    """The state after a state and each token that has atoms."""
+    reached_X = np.full(len(columns[0]), state, np.int32)
+    on_the_way = np.arange(len(reached_X))
+    for column in columns:  # most tokens are short, and most of the others are soon nowhere
+        on_the_way = on_the_way[: np.searchsorted(on_the_way, len(column))]
+        after = after_QA[reached_X[on_the_way], column[on_the_way]]
+        reached_X[on_the_way] = after
+        on_the_way = on_the_way[after < len(after_QA) - 1]
+    return reached_X
+
+
+def _alike(after_QV: IntArray) -> tuple[IntArray, IntArray]:
+    """A token of each class, and the class of each token: those of one class lead from every state to the same one."""
+    for seed in count():
+        weight_Q = np.random.default_rng(seed).integers(1 << 63, size=len(after_QV), dtype=np.uint64)
+        sum_V = np.zeros(after_QV.shape[1], np.uint64)
+        for weight, row_V in zip(weight_Q, after_QV, strict=True):
+            sum_V += weight * row_V.astype(np.uint64)
+        _, some_C, class_V = np.unique(sum_V, return_index=True, return_inverse=True)
+        class_V = class_V.reshape(-1)
+        if all((row_V[some_C][class_V] == row_V).all() for row_V in after_QV):  # no two sums are the same by chance
+            return some_C, class_V
+    raise AssertionError
+
+
+def _live(before: list[set[int]], ends: list[bool]) -> list[bool]:
+    """Whether a state can reach one in which an output may end; `before` are the states that lead to each."""
     live, waiting = list(ends), [state for state, end in enumerate(ends) if end]
     while waiting:
         for state in before[waiting.pop()]:
