@@ -151,5 +151,5 @@ def test_a_run_that_another_process_still_holds_is_waited_for(out: Path) -> None
 
 def test_the_rest_takes_as_long_as_the_speed_so_far_says() -> None:
     """30 in 60 s, so 60 in 120 s; and nothing is known before anything is done."""
-    assert seconds_left(elapsed=60.0, before=10.0, now=40.0, total=100.0) == 120.0
-    assert seconds_left(elapsed=60.0, before=10.0, now=10.0, total=100.0) is None
+    assert seconds_left(elapsed=60.0, before=10.0, now=40.0, total=100) == 120.0
+    assert seconds_left(elapsed=60.0, before=10.0, now=10.0, total=100) is None
