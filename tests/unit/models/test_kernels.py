@@ -373,13 +373,14 @@ def test_attention_kernels_fit_the_memory_of_a_device(device_has: int, monkeypat
 @pytest.mark.parametrize("input_feeding", [False, True])
 def test_scores_without_gradient_read_words_from_columns(input_feeding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As dev perplexity does: steps are then kernels, and their words lie apart in memory."""
-    batch = make_batch([Example((5, 6, 7), (7, 5, 6), 0), Example((8, 4), (4, 8), 1)])
-    model = small_lstm(layers=1, hidden=6, embedding=5, dropout=0.0, input_feeding=input_feeding).float()
+    batch = make_batch([Example((5, 6, 7), (7, 5, 6), 0), Example((8, 4), (4, 8), 1)]).to(DEVICE)
+    model = small_lstm(layers=1, hidden=6, embedding=5, dropout=0.0, input_feeding=input_feeding).float().to(DEVICE)
     with torch.no_grad():
+        monkeypatch.setattr(devices, "kernels_usable", lambda *_: False)
         plain_BTV = score(model, model.encode(batch, None), batch.target_BT)
         monkeypatch.setattr(devices, "kernels_usable", lambda *_: True)
         assert_close(score(model, model.encode(batch, None), batch.target_BT), plain_BTV)
-        state = model.step(model.encode(batch, None), torch.full((2,), BOS))
+        state = model.step(model.encode(batch, None), torch.full((2,), BOS, device=DEVICE))
         after_first = model.step(state, batch.target_BT[:, 0])
         assert_close(model.scores(model.output(after_first)[:, None])[:, 0], plain_BTV[:, 1])
 
