@@ -412,6 +412,8 @@ def test_wrong_patterns_are_data_errors(pattern: str, message: str) -> None:
 def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
     with pytest.raises(DataError, match=r"^g: not a grammar in GBNF: "):
         gbnf_grammar('root ::= "a', characters("ab"), where="g")
+    with pytest.raises(DataError, match=r"^g:2: \[\\\^ would be read as \[\^; write \^ behind another character"):
+        gbnf_grammar("root ::= x\nx ::= [\\^a]", characters("ab^"), where="g")
     with pytest.raises(DataError, match=r"^s: not a JSON Schema that can be a grammar: "):
         json_schema_grammar('{"type": "thing"}', characters("ab"), where="s")
 

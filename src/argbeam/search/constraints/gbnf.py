@@ -43,6 +43,9 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 def gbnf_grammar(text: str, spelling: Spelling, *, where: str = "grammar") -> Grammar:
     """The grammar of a text in GBNF; it derives outputs from the rule `root`."""
     xgrammar = needed("xgrammar", "xgrammar")
+    if found := re.search(r"\[\\(\^|x5[eE])", text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise DataError(f"{where}:{line}: {found[0]} would be read as [^; write ^ behind another character, as in [a^]")
     try:
         return read_rules(str(xgrammar.Grammar.from_ebnf(text)), spelling, where)
     except RuntimeError as error:
