@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argbeam.data.vocabulary import Vocabulary
+from argbeam.errors import DataError
 from argbeam.models.huggingface import folder
 from argbeam.models.huggingface.adapt import GenerationSettings, default_prompt, without_prompt
 from argbeam.models.huggingface.supported import positions
@@ -59,6 +60,12 @@ class PretrainedTokenizer:
         return self.positions + 1 - (source if self.causal else len(self.prompt)) if source <= self.positions else 0
 
     def _tokens(self, ids: Sequence[int]) -> list[str]:
+        if (most := max(ids, default=0)) >= len(self.vocabulary):
+            token = self.tokenizer.convert_ids_to_tokens(most)
+            raise DataError(
+                f"token {token!r} has the id {most}, the model of model.path has {len(self.vocabulary)} tokens: call "
+                "its resize_token_embeddings(len(tokenizer)) and save it again"
+            )
         return self.vocabulary.decode(ids)
 
 

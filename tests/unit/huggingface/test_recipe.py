@@ -174,6 +174,17 @@ def test_sentences_and_outputs_fit_into_the_positions_of_the_model(folder: Path)
     assert task.limit(task.example(task.item("ba ko"), 0)) == 3
 
 
+def test_a_token_that_was_added_to_the_tokenizer_alone_is_one_line(folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer.add_tokens(["zork"])
+    tokenizer.save_pretrained(folder / "model")
+    task = Translation.fit(parse_recipe(table(folder), ()))
+    found = refusal(task.item, "ba zork", error=DataError)
+    assert f"token 'zork' has the id {len(tokenizer) - 1}, the model" in found and "resize_token_embeddings" in found
+
+
 def test_what_does_not_fit_a_pretrained_model_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(**other: Any) -> str:
         return refusal(parse_recipe, table(folder, **other), (), error=ConfigError)

@@ -266,6 +266,24 @@ def test_a_model_that_the_trainer_makes_is_trained(tmp_path: Path) -> None:
     assert not torch.equal(trainer.model.shared.weight, tiny("t5").shared.weight)
 
 
+def test_a_resumed_training_ends_with_the_weights_of_one_that_was_never_stopped(tmp_path: Path) -> None:
+    """With dropout, and a beam that grows with the epochs."""
+    from transformers import Seq2SeqTrainingArguments
+
+    data: Any = rows(causal=False)
+    loss, found = Bso(ANYTHING, 3, rule=LogprobSum()), []
+    for resumed in (None, str(tmp_path / "checkpoint-3")):
+        model = tiny("t5", dropout_rate=0.3)
+        arguments = Seq2SeqTrainingArguments(
+            str(tmp_path), max_steps=4, per_device_train_batch_size=2, save_steps=3, report_to=[], use_cpu=True,
+            disable_tqdm=True, learning_rate=0.01,
+        )  # fmt: skip
+        trainer = huggingface.SearchTrainer(model, arguments, loss=loss, train_dataset=data, data_collator=collated)
+        trainer.train(resume_from_checkpoint=resumed)
+        found.append(weights_of(model))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
 def test_a_copy_of_a_trained_model_has_weights_of_its_own(tmp_path: Path) -> None:
     model = tiny("t5")
     trainer_of(model, tmp_path)
