@@ -12,7 +12,7 @@ from argbeam.decoding.inspection import Inspected, TrainingSearch, inspect_examp
 from argbeam.errors import DataError
 from argbeam.losses import POLICIES
 from argbeam.models.contract import Attends
-from argbeam.runs.load import Run
+from argbeam.runs.load import Run, last_beam
 from argbeam.search.gold import Restart
 from argbeam.search.recorder import TreeStep
 from argbeam.search.score_rules import NEVER, SCORE_RULES
@@ -149,12 +149,13 @@ def _check_same(runs: Sequence[Run], inputs: Sequence[Sequence[Item]]) -> None:
 
 def _training_search(run: Run, beam: int) -> tuple[TrainingSearch, dict[str, Any]]:
     """The search that trained the run; after other losses one with restarts, a margin of 1 and the beam of decoding."""
-    loss = run.recipe.stages[run.stage].loss if run.stage else None
+    stage = run.recipe.stages[run.stage] if run.stage else None
+    loss = stage.loss if stage else None
     task, policy, constrained, stop = run.task, "restart", True, run.stop
     rule = SCORE_RULES["logprob_sum"] if run.rule.valid_only else run.rule
     margin, growth = 1.0, 0.0
-    if isinstance(loss, SearchLoss):
-        beam, constrained, stop = loss.train_beam, loss.constrained, STOPS[loss.stop]
+    if stage and isinstance(loss, SearchLoss):
+        beam, constrained, stop = last_beam(stage), loss.constrained, STOPS[loss.stop]
     if isinstance(loss, BsoLoss):
         rule, policy, margin, growth = SCORE_RULES[loss.rule], loss.policy, loss.margin, loss.margin_per_token
     successors = task.constraint if constrained else task.unconstrained

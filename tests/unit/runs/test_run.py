@@ -49,6 +49,7 @@ from small_runs import (
     texts,
     timeless_records,
     train_until,
+    with_epochs,
 )
 
 UPDATES = 15  # of `small_recipe` on `short_text`
@@ -605,6 +606,8 @@ def test_a_signature_tells_what_a_number_stands_on(whole: Whole) -> None:
     }
     assert {name: signature[name] for name in expected} == expected
     json.dumps(signature, allow_nan=False)
+    short = replace(run, recipe=with_epochs(run.recipe, 1))  # in one epoch the beam does not grow from 2 to 3
+    assert short.signature(split="dev", beam=2, evaluation=evaluation)["train_beam"] == 2
     assert (
         signature["successors"] != valid_only(run).signature(split="dev", beam=2, evaluation=evaluation)["successors"]
     )
