@@ -131,6 +131,16 @@ def test_scores_of_other_weights_than_the_models_are_left_out_and_named(
     assert f"- {said}.\n" in files[1].read_text(encoding="utf-8")
 
 
+def test_scores_of_different_numbers_of_sentences_are_called_not_comparable(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, name, CROSS_ENTROPY) for name in ("one", "other")]
+    for run, sentences in zip(runs, (40, 39), strict=True):
+        write_score(run, 5, {"bleu": 1.0}, sentences=sentences)
+    (table,) = score_tables(read_runs(runs))
+    assert "Not comparable: scored on 39 and on 40 sentences; evaluate all runs again." in table.notes
+    (table,) = score_tables(read_runs(runs[:1]))
+    assert not any("Not comparable" in note for note in table.notes)
+
+
 def test_a_length_power_chosen_on_dev_has_a_row_of_its_own(tmp_path: Path) -> None:
     """Also where it is the same as one that was asked for, and where it is 0."""
     runs = [write_run(tmp_path / name, name, CROSS_ENTROPY) for name in ("one", "other")]
