@@ -16,7 +16,7 @@ from argbeam.data.batches import make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
 from argbeam.runtime import device as devices
-from argbeam.search.constraints import automaton, rule_automata
+from argbeam.search.constraints import automaton, matchers, rule_automata
 from argbeam.search.constraints.automaton import compile_grammar
 from argbeam.search.constraints.gbnf import gbnf_grammar
 from argbeam.search.constraints.grammar import Spelling
@@ -378,6 +378,15 @@ def test_flags_and_letters_of_any_case() -> None:
     spelling = words("Is", "is", "than", "Than", "ä", "Ä")
     successors = Pushdown(compile_grammar(lark_grammar('start: "is than"i | /Ä/i', spelling)), depth=1)
     assert outputs(successors, spelling, 2) == {"Is than", "is than", "Is Than", "is Than", "ä", "Ä"}
+
+
+def test_classes_beyond_the_surrogates_are_letters_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar of 40,000 words would reach them; here the third class of four does."""
+    monkeypatch.setattr(matchers, "_FIRST_LETTER", 0xD7FE)
+    spelling = characters("abcd")
+    grammar = lark_grammar('start: start "a" | "b" | "c" "d"', spelling)
+    expected = strings("abcd", 3, re.compile("(b|cd)a*").fullmatch)
+    assert outputs(Matchers.of_grammar(grammar), spelling, 3) == expected
 
 
 @pytest.mark.parametrize("text", ["start: start*", 'start: x "a"\nx: x?', 'start: (x | y)* "a"\nx: y?\ny: x*\nz: z'])

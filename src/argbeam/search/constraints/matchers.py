@@ -49,12 +49,12 @@ class Matchers:
         """The matchers of a grammar."""
         xgrammar = needed("xgrammar", "xgrammar")
         classes = classes_of(grammar)
-        texts = ["".join(chr(_FIRST_LETTER + classes.get(a, -1)) for a in atoms) for atoms in grammar.atoms_of]
+        texts = ["".join(_letter(classes.get(a, -1)) for a in atoms) for atoms in grammar.atoms_of]
         names = {name: f"r{number}" for number, name in enumerate(grammar.rules)}
         lines = [f"{names[name]} ::= {_written(node, names, classes)}" for name, node in _rules(grammar).items()]
         source = "\n".join([f"root ::= {names[grammar.start]}", *lines])
         # A token without a text would be a special one for xgrammar.
-        spelled = [text or chr(_FIRST_LETTER - 1) for text in texts]
+        spelled = [text or _letter(-1) for text in texts]
         info = xgrammar.TokenizerInfo(spelled, vocab_size=len(texts), stop_token_ids=list(grammar.ends))
         compiled = xgrammar.GrammarCompiler(info).compile_grammar(xgrammar.Grammar.from_ebnf(source))
         return Matchers(compiled, len(texts))
@@ -104,6 +104,12 @@ def _after(matcher: Any, token: int) -> Any:
     return forked if forked.accept_token(token) and not forked.is_terminated() else None
 
 
+def _letter(token_class: int) -> str:
+    """The letter of a class of atoms; surrogates, from U+D800 to U+DFFF, are none."""
+    code = _FIRST_LETTER + token_class
+    return chr(code if code < 0xD800 else code + 0x800)
+
+
 def _rules(grammar: Grammar) -> dict[str, Node]:
     """The rules, where one without atoms derives the empty text or nothing: xgrammar would follow it without end."""
     reached = {name: {name, *references(node)} for name, node in grammar.rules.items()}
@@ -117,8 +123,8 @@ def _written(node: Node, names: dict[str, str], classes: dict[int, int]) -> str:
     """A node in xgrammar's notation."""
     match node:
         case AtomSet(atoms):
-            letters = sorted({_FIRST_LETTER + classes[atom] for atom in atoms} or {_FIRST_LETTER - 2})
-            return f"[{''.join(map(chr, letters))}]"
+            letters = {_letter(classes[atom]) for atom in atoms} or {_letter(-2)}
+            return f"[{''.join(sorted(letters))}]"
         case Reference(rule):
             return names[rule]
         case Concatenation(parts):
