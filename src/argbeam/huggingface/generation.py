@@ -58,8 +58,10 @@ def search_by(successors: Successors | None = None, *, capture: bool = True) -> 
         _check(settings, logits_processor, stopping_criteria)
         assert inputs_tensor is not None
         _check_inputs(model, inputs_tensor, model_kwargs)
-        sources, forced = len(inputs_tensor), settings.forced_bos_token_id
-        prompt = _decoder_prompt(input_ids, forced) if model.config.is_encoder_decoder else ()
+        sources, crosses = len(inputs_tensor), model.config.is_encoder_decoder
+        # transformers forces a token after one other, and none after a longer prompt.
+        forced = settings.forced_bos_token_id if crosses and read == 1 else None
+        prompt = _decoder_prompt(input_ids, forced) if crosses else ()
         adapted = searches.known(adapt(model, decoder_prompt=prompt, generation_config=settings))
         mask_NX = model_kwargs.get("attention_mask")
         mask_BX = None if mask_NX is None else mask_NX[:: expanded // sources]

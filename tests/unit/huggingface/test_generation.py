@@ -115,6 +115,9 @@ def test_forced_first_and_last_tokens_are_written() -> None:
     ours = network.generate(IDS, custom_generate=search_by(), **options)
     theirs = network.generate(IDS, **options)
     assert [cut(row[1:], [EOS]) for row in ours.tolist()] == [cut(row[1:], [EOS]) for row in theirs.tolist()]
+    options |= {"decoder_input_ids": torch.tensor([[EOS, 5]] * 2)}  # after which nothing is forced
+    ours, theirs = (network.generate(IDS, custom_generate=decode, **options) for decode in (search_by(), None))
+    assert [cut(row[2:], [EOS]) for row in ours.tolist()] == [cut(row[2:], [EOS]) for row in theirs.tolist()]
 
 
 def trie_function(read: int) -> Any:
