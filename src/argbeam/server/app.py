@@ -30,6 +30,7 @@ from argbeam.runs.inspect_run import InspectRequest, describe_run, inspect_runs,
 from argbeam.runs.load import Run, above_beam
 from argbeam.server.requests import BusyError, Limits, RequestQueue
 from argbeam.settings import MOST_BEAM
+from argbeam.settings.mistakes import first_mistake
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 # Requests that clients have sent when the server is stopped are answered, but not for longer than this.
@@ -158,10 +159,7 @@ async def _parsed(kind: type[Asked], request: Request, limits: Limits) -> Asked:
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
-        accepted = ", ".join(kind.model_fields)
-        raise HTTPException(400, f"{place}: {first['msg'].lower()}; keys: {accepted}") from None
+        raise HTTPException(400, first_mistake(error.errors(include_url=False), "the body", table=kind)) from None
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

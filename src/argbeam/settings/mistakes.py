@@ -1,4 +1,4 @@
-"""Errors of recipes as one line: the key, the value found, the values accepted."""
+"""Errors of recipes, and of other tables, as one line: the key, the value found, the values accepted."""
 
 import difflib
 import json
@@ -14,8 +14,14 @@ from argbeam.settings.listing import NAMES, accepted, bounds_of, is_table, table
 from argbeam.settings.recipe import Recipe
 
 
-def first_mistake(errors: Sequence[ErrorDetails], where: str, overridden: Sequence[tuple[str, ...]]) -> str:
-    """The first error and the number of others. `overridden` are the keys given by `--set`."""
+def first_mistake(
+    errors: Sequence[ErrorDetails],
+    where: str,
+    overridden: Sequence[tuple[str, ...]] = (),
+    *,
+    table: type[BaseModel] = Recipe,
+) -> str:
+    """The first error of a table, and the number of others. `overridden` are the keys given by `--set`."""
     # An unknown key goes first: a misspelt key also shows as a missing one.
     first = min(errors, key=lambda error: error["type"] != "extra_forbidden")
     loc = first["loc"]
@@ -23,7 +29,7 @@ def first_mistake(errors: Sequence[ErrorDetails], where: str, overridden: Sequen
         loc = (*loc, "kind")
     elif first["type"] != "extra_forbidden" and loc[-1:] == ("[key]",):  # the key is wrong, not its value
         loc = loc[:-1]
-    place = _locate(loc)
+    place = _locate(loc, table)
     if any(place.keys[: len(keys)] == keys for keys in overridden):
         where = "--set"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -41,10 +47,10 @@ class _Place:
     others: dict[str, type[BaseModel]]
 
 
-def _locate(loc: Sequence[str | int]) -> _Place:
+def _locate(loc: Sequence[str | int], table: type[BaseModel]) -> _Place:
     keys: list[str] = []
-    annotation: Any = Recipe
-    owner: type[BaseModel] = Recipe
+    annotation: Any = table
+    owner: type[BaseModel] = table
     field: FieldInfo | None = None
     others: dict[str, type[BaseModel]] = {}
     for element in loc:
@@ -102,6 +108,8 @@ def _explain(error: ErrorDetails, place: _Place) -> str:
             return f"{key} = {_literal(value)}: must be a finite number"
         case "string_unicode":
             return f"{key}: must be text that UTF-8 can hold"
+        case "json_invalid":
+            return f"not JSON: {error['ctx']['error']}"
         case "invalid_key":
             return f"{key}: keys must be strings"
     found = f"found {kind_of(value)}, accepted: {accepted(place.annotation, place.field)}"
