@@ -350,6 +350,7 @@ def test_wrong_grammars_are_data_errors(text: str, message: str) -> None:
     [
         ("start: /a(/", r"^grammar: 'a\(' is no regular expression"),
         ('start: "b".."a"', r'^grammar: "b"\.\."a"; a range'),
+        ("start: /(?i)a/", r"^grammar: '\(\?:\(\?i\)a\)' is no regular expression: global flags not at the start"),
         ('start: IS | "a"\nIS: "is a"', r'^grammar: "is a" in a terminal, which is one token where tokens are words'),
     ],
 )

@@ -168,7 +168,8 @@ class _LarkReader:
                 return f"[{low}-{high}]"
             case "literal" if children[0].type == "REGEXP":
                 pattern = _pattern_of(str(children[0]))
-                parsed(pattern, self.where)
+                parsed(pattern, self.where)  # alone, for an error at its own place
+                parsed(f"(?:{pattern})", self.where)  # flags of all, as in (?i)a, are at the start or nowhere
                 return f"(?:{pattern})"
             case "literal":
                 text = str(children[0])
