@@ -5,8 +5,8 @@
 The data folder has {train,dev,test}.{de,en}.xz, one tokenised sentence a line. The T5 has random weights, 3 + 3 layers
 of 256, and a vocabulary of the words that occur twice. Settings are those of the recipe
 transformer/translation_bso_logprob, but for the optimizer, which is T5's own. Each stage ends with averaged weights.
-The model is saved, opened by `from_pretrained` and decoded with beams 1, 5 and 10, with the length penalty, 0 or 1, that
-is better on dev at beam 5. One line of JSON for each model and beam.
+The model is saved, opened by `from_pretrained` and decoded with beams 1, 5 and 10, with the length penalty, 0 or 1,
+that is better on dev at beam 5. One line of JSON for each model and beam.
 """
 
 import argparse
