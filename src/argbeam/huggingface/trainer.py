@@ -89,6 +89,8 @@ class SearchTrainer(Seq2SeqTrainer):
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         if self.update != self.state.global_step:
             self.update, self.micro_batches = self.state.global_step, 0
+        if self.update == self.micro_batches == 0:
+            _warn_of_beam(self.loss, epochs=int(self.state.num_train_epochs))
         # Every sentence of an update draws other numbers, as in one batch of all of them.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
         self.micro_batches += 1
@@ -134,7 +136,7 @@ class SearchTrainer(Seq2SeqTrainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
         """The sentences of an update, in all processes and accumulated batches."""
-        if not batch_samples or "labels" not in batch_samples[0]:
+        if not batch_samples or batch_samples[0].get("labels") is None:
             raise DataError("a training batch without labels; SearchTrainer needs gold sequences")
         count = torch.full((), sum(len(batch["labels"]) for batch in batch_samples), device=device)
         return self.accelerator.gather(count).sum()  # type: ignore[no-any-return]
@@ -152,6 +154,17 @@ def _check_arguments(arguments: Any, others: Mapping[str, Any]) -> None:
         raise ConfigError("compute_loss_func and loss; SearchTrainer takes loss alone")
     if arguments.gradient_checkpointing:
         warnings.warn("gradient_checkpointing has no effect in losses of argbeam: memory is not saved", stacklevel=3)
+
+
+def _warn_of_beam(loss: Loss, *, epochs: int) -> None:
+    """Warn of a beam that has not grown to its size when training ends."""
+    last, most = loss.at(max(0, epochs - 1)).beam, getattr(loss, "train_beam", 0)
+    if last < most:
+        warnings.warn(
+            f"with {epochs} epochs the training beam ends at {last}, not at train_beam = {most}: start_beam = {most} "
+            "begins with all of it",
+            stacklevel=3,
+        )
 
 
 def _compute_loss_in_forward(model: nn.Module, captured: CapturedLoss) -> None:

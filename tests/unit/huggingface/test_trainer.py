@@ -284,6 +284,14 @@ def test_a_resumed_training_ends_with_the_weights_of_one_that_was_never_stopped(
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+def test_a_beam_that_does_not_grow_to_its_size_and_rows_without_labels_are_reported(tmp_path: Path) -> None:
+    trainer = trainer_of(tiny("t5"), tmp_path, loss=Bso(ANYTHING, 4, rule=LogprobSum()))
+    with pytest.warns(UserWarning, match="with 2 epochs the training beam ends at 2, not at train_beam = 4"):
+        trainer.train()
+    trainer.data_collator = lambda features: collated(features) | {"labels": None}
+    assert "a training batch without labels" in refusal(trainer.train, error=DataError)
+
+
 def test_a_copy_of_a_trained_model_has_weights_of_its_own(tmp_path: Path) -> None:
     model = tiny("t5")
     trainer_of(model, tmp_path)
