@@ -30,6 +30,7 @@ from argbeam.settings.models import RANDOM_WEIGHTS, HuggingFaceModelSettings
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task, constraints
 from argbeam.tasks.contract import Item
+from argbeam.tasks.translation import NO_POSITIONS
 from argbeam.training.events import Event, Notice, Record, Saved
 from argbeam.training.loop import Trainer
 from argbeam.training.state import Position
@@ -212,6 +213,7 @@ def _accepted(recipe: Recipe, left_out: Mapping[str, int]) -> str:
         "forbidden by the constraint": "task.constraint says which targets are valid",
         "non-projective": "trees without crossing arcs are taken",
         "sequences too short": "sequences of four items at least are taken",
+        NO_POSITIONS: "pairs that fit into the positions of model.path are taken",
     }
     return "; ".join(dict.fromkeys(said[reason] for reason in sorted(left_out)))
 

@@ -29,7 +29,7 @@ _SEEN_FILE = "seen_sources.txt"
 _SPELT = {"words": Unit.WORD, "pieces": Unit.PIECE, "characters": Unit.CHARACTER, "smiles": Unit.CHARACTER}
 # More outputs than a beam has: those that differ may be the same text, in other pieces.
 _WHOLE_BEAM = 1 << 30
-_NO_POSITIONS = "more tokens than the model has positions"
+NO_POSITIONS = "longer than the model's positions"
 _Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
@@ -121,7 +121,7 @@ class Translation:
     def stream(self, split: str, left_out: Counter[str]) -> Iterator[Item]:
         def fault(item: Item) -> str:
             fits = self._fits(len(item.source), len(item.target) + 1)
-            return length_fault(self.settings, len(item.source), len(item.target)) or ("" if fits else _NO_POSITIONS)
+            return length_fault(self.settings, len(item.source), len(item.target)) or ("" if fits else NO_POSITIONS)
 
         items = usable(split, map(self._pair, stream_pairs(self.data, split)), fault, left_out)
         return self.valid.checked(split, items, self.target, left_out)
@@ -140,7 +140,7 @@ class Translation:
         source = tuple(self.source.encode(item.source))
         if not self._fits(len(source), max(1, len(target))):
             found = f"{len(source)} tokens of source and {len(target)} of target"
-            raise DataError(f"sentence {number}: {found}; these are {_NO_POSITIONS}")
+            raise DataError(f"sentence {number}: {found}: {NO_POSITIONS}")
         return Example(source, target, number)
 
     def _room(self, source: int) -> int | None:

@@ -168,10 +168,16 @@ def test_sentences_and_outputs_fit_into_the_positions_of_the_model(folder: Path)
     task = Translation.fit(parse_recipe(table(folder), ()))
     left_out: Counter[str] = Counter()
     assert len(list(task.stream("train", left_out))) == 3
-    assert left_out == {"more tokens than the model has positions": 1}
+    assert left_out == {"longer than the model's positions": 1}
     call = lambda: task.example(task.item("ti lu ba"), 7)  # noqa: E731
-    assert "sentence 7: 4 tokens of source and 0 of target; these are more" in refusal(call, error=DataError)
+    assert "sentence 7: 4 tokens of source and 0 of target: longer than the model's" in refusal(call, error=DataError)
     assert task.limit(task.example(task.item("ba ko"), 0)) == 3
+    BartConfig(max_position_embeddings=1, **ids).save_pretrained(folder / "model")
+    none = refusal(finish, parse_recipe(table(folder), ()), folder / "run", error=DataError)
+    assert none == (
+        "no training sentence is left (4 longer than the model's positions); pairs that fit into the positions of "
+        "model.path are taken"
+    )
 
 
 def test_a_token_that_was_added_to_the_tokenizer_alone_is_one_line(folder: Path) -> None:
