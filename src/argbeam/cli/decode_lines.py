@@ -56,7 +56,7 @@ class Counts:
         self.unknown += sum(word not in run.task.source for word in item.source)
 
     def notices(self) -> Iterator[str]:
-        """Lines for the user: none where every search finished and every word is known."""
+        """Lines for the user: none where every search finished, every word is known and no line has a tab."""
         if self.unknown:
             found = f"{self.unknown:,} of {counted(self.words, 'word')} {'is' if self.unknown == 1 else 'are'} unknown"
             yield f"{found}: rare in the training data, or not in it"

@@ -29,7 +29,6 @@ _WINDOW = 8192
 _WIDE = 10
 # With CUDA graphs, lengths are rounded up to a multiple of this, so that few shapes occur.
 _ROUND = 8
-_NO_OUTPUT = "no output can equal"
 
 
 @dataclass(frozen=True)
@@ -212,15 +211,15 @@ def out_of_reach(task: Task, items: Iterable[Item], *, where: str) -> Iterator[s
     if not task.open_length:
         return
     gold = [example for number, item in enumerate(items) if (example := task.example(item, number)).target]
-    targets = counted(len(gold), "target")
+    said, targets = f"{where}: no output can equal", counted(len(gold), "target")
     long = sum(len(example.target) > task.limit(example) for example in gold)
     if long:
         limits = "decode.length_factor and decode.length_extra set it"
-        yield f"{where}: {_NO_OUTPUT} {long:,} of {targets}: they are longer than the length limit; {limits}"
+        yield f"{said} {long:,} of {targets}: they are longer than the length limit; {limits}"
     accepts = getattr(task.constraint, "accepts", None)
     forbidden = sum(not accepts(example.target) for example in gold) if accepts else 0
     if forbidden:
-        yield f"{where}: {_NO_OUTPUT} {forbidden:,} of {targets}: the constraint forbids them"
+        yield f"{said} {forbidden:,} of {targets}: the constraint forbids them"
 
 
 def item_of(task: Task, line: str, *, most: int, where: str, gold: str = "") -> Item:

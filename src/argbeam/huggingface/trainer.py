@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from argbeam.data.batches import Batch
-from argbeam.errors import ConfigError, DataError
+from argbeam.errors import ConfigError, DataError, counted
 from argbeam.huggingface.captured_loss import CapturedLoss
 from argbeam.huggingface.labels import ROUND, batch_of, prompts_of
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
@@ -146,7 +146,7 @@ def _check_arguments(arguments: Any, others: Mapping[str, Any]) -> None:
     """Raise a ConfigError for what `Trainer` would do and a loss of argbeam would not."""
     if not isinstance(arguments, Seq2SeqTrainingArguments):
         found = type(arguments).__name__
-        raise ConfigError(f"args is a {found}; accepted: Seq2SeqTrainingArguments, which has all of its fields")
+        raise ConfigError(f"args is a {found}; accepted: Seq2SeqTrainingArguments")
     for name, why in _UNREACHED.items():
         if getattr(arguments, name):
             raise ConfigError(f"{name} = {getattr(arguments, name)}: it {why}; leave it out")
@@ -161,8 +161,8 @@ def _warn_of_beam(loss: Loss, *, epochs: int) -> None:
     last, most = loss.at(max(0, epochs - 1)).beam, getattr(loss, "train_beam", 0)
     if last < most:
         warnings.warn(
-            f"with {epochs} epochs the training beam ends at {last}, not at train_beam = {most}: start_beam = {most} "
-            "begins with all of it",
+            f"with {counted(epochs, 'epoch')} the training beam ends at {last}, not at train_beam = {most}: "
+            f"start_beam = {most} begins with all of it",
             stacklevel=3,
         )
 

@@ -67,7 +67,7 @@ def _dev_parts(dev: dict[str, Any]) -> list[str]:
     parts = [f"dev {metric_name(dev)} {dev['value']:.2f} at beam {dev['test_beam']}"] if "value" in dev else []
     cut_off, dead = dev.get("unfinished", 0), dev.get("dead", 0)
     parts += [f"{counted(cut_off, 'output')} cut off at the length limit"] if cut_off else []
-    parts += [f"{counted(dead, 'dead end')}"] if dead else []
+    parts += [counted(dead, "dead end")] if dead else []
     if "perplexity" in dev:
         perplexity = dev["perplexity"]
         parts.append(f"dev perplexity {perplexity:.2f}" if perplexity < 1e6 else f"dev perplexity {perplexity:.3g}")

@@ -63,21 +63,21 @@ def decay_in_force(average: float, updates_per_epoch: int) -> float:
 
 
 def not_in_force(name: str, stage: Stage, loss: Loss, plan: BatchPlan) -> Iterator[str]:
-    """Lines about settings of a stage, called `name`, that its updates and sentences leave without their effect."""
+    """Lines for the user about settings that the stage `name` is too short for, or its sentences too long."""
     optimizer, updates = stage.optimizer, stage.epochs * plan.updates
-    stages, has = f"stages.{name}", f"the stage has {counted(updates, 'update')}"
+    key = f"stages.{name}"
     if isinstance(optimizer, AdamWOptimizer) and optimizer.warmup > updates:
         part = updates / optimizer.warmup
-        yield f"{stages}.optimizer.warmup = {optimizer.warmup}: {has}; the rate ends at {part:.2g} of optimizer.rate"
+        has = f"the stage has {counted(updates, 'update')}"
+        yield f"{key}.optimizer.warmup = {optimizer.warmup}: {has}; the rate ends at {part:.2g} of optimizer.rate"
     if (decay := decay_in_force(optimizer.average, plan.updates)) < optimizer.average:
         most = f"an average holds {_LONGEST_AVERAGE} epochs of {counted(plan.updates, 'update')} at most"
-        yield f"{stages}.optimizer.average = {optimizer.average}: {most}; it is {decay:.3g} here"
-    last = loss.at(stage.epochs - 1).beam
+        yield f"{key}.optimizer.average = {optimizer.average}: {most}; it is {decay:.3g} here"
+    last, epochs = loss.at(stage.epochs - 1).beam, counted(stage.epochs, "epoch")
     if last < (beam := getattr(stage.loss, "train_beam", last)):
-        has = counted(stage.epochs, "epoch")
-        yield f"{stages}.loss.train_beam = {beam}: the beam grows to {last} in {has}; see loss.epochs_per_beam"
+        yield f"{key}.loss.train_beam = {beam}: the beam grows to {last} in {epochs}; see loss.epochs_per_beam"
     if plan.accumulate > len(plan):
-        yield f"{stages}: batch.accumulate = {plan.accumulate}, but an epoch has {len(plan):,} in all and is one update"
+        yield f"{key}: batch.accumulate = {plan.accumulate}, but the batches of an epoch are {len(plan):,}: one update"
     longest = max(max(source, target) for _, source, target in plan.shapes())
     if plan.tokens and longest > plan.tokens:
-        yield f"{stages}: batch.tokens = {plan.tokens}, but sentences have up to {longest}; such are batches of one"
+        yield f"{key}: batch.tokens = {plan.tokens}, but sentences have up to {longest}; a longer one is a batch"

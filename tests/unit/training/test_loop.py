@@ -340,8 +340,8 @@ ADAM = {"kind": "adamw", "rate": 0.01}
         ({"optimizer": {**ADAM, "average": 0.9}}, ""),
         ({"loss": {"kind": "bso", "train_beam": 3}}, "loss.train_beam = 3: the beam grows to 2 in 2 epochs"),
         ({"loss": {"kind": "bso", "train_beam": 3, "epochs_per_beam": 1}}, ""),
-        ({"batch": {"accumulate": 4}}, "batch.accumulate = 4, but an epoch has 3 in all"),
-        ({"batch": {"tokens": 3}}, "batch.tokens = 3, but sentences have up to 4"),
+        ({"batch": {"accumulate": 4}}, "batch.accumulate = 4, but the batches of an epoch are 3: one update"),
+        ({"batch": {"tokens": 3}}, "batch.tokens = 3, but sentences have up to 4; a longer one is a batch"),
         ({"batch": {"accumulate": 3, "tokens": 8}}, ""),
     ],
 )

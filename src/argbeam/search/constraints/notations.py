@@ -67,28 +67,12 @@ def needed(module: str, package: str) -> Any:
 # What stands in the quotes of common.ESCAPED_STRING: it ends at the first quote that is not escaped.
 _IN_QUOTES = ["/.*?/", r"/(?<!\\)(\\\\)*?/"]
 
-
 # Symbols of Lark's notation by the names that its parser has for them.
 _SYMBOLS = {
-    "LPAR": "(",
-    "RPAR": ")",
-    "LBRA": "[",
-    "RBRA": "]",
-    "LBRACE": "{",
-    "RBRACE": "}",
-    "COLON": ":",
-    "COMMA": ",",
+    **{"LPAR": "(", "RPAR": ")", "LBRA": "[", "RBRA": "]", "LBRACE": "{", "RBRACE": "}", "COLON": ":", "COMMA": ","},
+    **{"OR": "|", "DOT": ".", "DOTDOT": "..", "TILDE": "~", "TO": "->", "OP": "* + ?", "NL": "the end of the line"},
+    **{"NL_OR": "a new line with |", "$END": "the end of the file"},
 }
-_SYMBOLS |= {
-    "OR": "|",
-    "DOT": ".",
-    "DOTDOT": "..",
-    "TILDE": "~",
-    "TO": "->",
-    "OP": "* + ?",
-    "NL": "the end of the line",
-}
-_SYMBOLS |= {"NL_OR": "a new line with |", "$END": "the end of the file"}
 
 
 class _LarkReader:
