@@ -120,6 +120,7 @@ class EvaluationRow:
     length_power_from: str = "recipe"  # missing in records of early versions
     decoded: str = ""  # the same
     weights: str = ""  # the same
+    references: str = ""  # a digest of what outputs were compared with; the same
     by_length: list[LengthScore] = field(default_factory=list)
 
 

@@ -168,10 +168,13 @@ def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> 
         return f"{value:.2f} ({value - over.scores[part]:+.2f})" if over else f"{value:.2f}"
 
     notes = [f"Gains are over {reference.label}."] if reference else []
-    if len(sizes := sorted({score.sentences for row in rows for score in row.by_beam.values()})) > 1:
+    scores = [score for row in rows for score in row.by_beam.values()]
+    if len(sizes := sorted({score.sentences for score in scores})) > 1:
         notes.append(
             f"Not comparable: scored on {' and on '.join(map(str, sizes))} sentences; evaluate all runs again."
         )
+    elif len({score.references for score in scores} - {""}) > 1:
+        notes.append("Not comparable: scored on different sentences; evaluate all runs again.")
     signatures = [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]
     return Table(
         f"{part_title(part)} on the {first.split} split, {first.task.replace('_', ' ')}",

@@ -1,5 +1,6 @@
 """Scoring a run on a split, and testing it against another one."""
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -40,6 +41,7 @@ def score_run(run: Run, split: str, beams: Sequence[int], *, keep: bool = True) 
         _check_writable(folder_of(run.path))
     _check_files(run, split)
     items = run.items(split)
+    references = hashlib.sha256(repr([_reference(item) for item in items]).encode()).hexdigest()[:16]
     for line in out_of_reach(run.task, items, where=split) if run.group.leads else ():
         note(line)
     for beam in beams:
@@ -47,7 +49,7 @@ def score_run(run: Run, split: str, beams: Sequence[int], *, keep: bool = True) 
         with counting(what, len(items)) if run.group.leads else nullcontext(_unseen) as done:
             found = evaluate(run.decoder(), items, beam=beam, done=done)
         texts = [run.task.text(item, out) if out else "" for item, out in zip(items, found.outputs, strict=True)]
-        record = run.signature(split=split, beam=beam, evaluation=found)
+        record = {**run.signature(split=split, beam=beam, evaluation=found), "references": references}
         if keep and run.group.leads:
             _write(run, split, beam, texts, record)
         yield Scored(record, found, texts, items)

@@ -141,6 +141,17 @@ def test_scores_of_different_numbers_of_sentences_are_called_not_comparable(tmp_
     assert not any("Not comparable" in note for note in table.notes)
 
 
+def test_scores_on_different_sentences_are_called_not_comparable(tmp_path: Path) -> None:
+    """As many sentences of another file; a score of an early version does not say what it is of."""
+    runs = [write_run(tmp_path / name, name, CROSS_ENTROPY) for name in ("one", "other", "early")]
+    for run, references in zip(runs, ("a", "b", ""), strict=True):
+        write_score(run, 5, {"bleu": 1.0}, references=references)
+    (table,) = score_tables(read_runs(runs[:2]))
+    assert "Not comparable: scored on different sentences; evaluate all runs again." in table.notes
+    (table,) = score_tables(read_runs(runs[1:]))
+    assert not any("Not comparable" in note for note in table.notes)
+
+
 def test_a_length_power_chosen_on_dev_has_a_row_of_its_own(tmp_path: Path) -> None:
     """Also where it is the same as one that was asked for, and where it is 0."""
     runs = [write_run(tmp_path / name, name, CROSS_ENTROPY) for name in ("one", "other")]

@@ -274,6 +274,7 @@ def test_scores_name_the_weights_and_those_of_a_checkpoint_do_not_replace_the_mo
     predictions = (folder / "predictions" / "dev.beam1.txt").stat().st_mtime_ns
     (other,) = score_run(load(first), "dev", [1])
     assert own.record["weights"] == f"model/{model.name}" and other.record["weights"] == f"checkpoints/{first.name}"
+    assert len(own.record["references"]) == 16 and own.record["references"] == other.record["references"]
     assert (folder / "predictions" / "dev.beam1.txt").stat().st_mtime_ns == predictions
     assert (folder / "predictions" / f"{first.stem}.dev.beam1.txt").is_file()
 
