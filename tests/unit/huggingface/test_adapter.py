@@ -225,7 +225,7 @@ def test_special_tokens_are_those_of_generation() -> None:
 def test_settings_of_generate_that_no_search_of_ours_has_are_reported() -> None:
     bart = tiny("bart")
     bart.generation_config.no_repeat_ngram_size, bart.generation_config.min_length = 3, 0
-    bart.generation_config.do_sample = True
+    bart.generation_config.do_sample, bart.generation_config.begin_suppress_tokens = True, []
     with pytest.warns(UserWarning, match="generation_config has do_sample, no_repeat_ngram_size: generate applies it"):
         adapt(bart)
 

@@ -63,7 +63,7 @@ class GenerationSettings:
 def unsearched_warning(settings: GenerationSettings) -> str | None:
     """A line for users about settings of generation that losses and searches of argbeam do not have."""
     values = {name: getattr(settings.generation, name, None) for name in _PROCESSORS}
-    found = [name for name, value in values.items() if value is True or value not in (None, 0, 1)]
+    found = [name for name, value in values.items() if value is True or (value and value != 1)]
     if not found:
         return None
     return f"generation_config has {', '.join(found)}: generate applies it, losses and searches of argbeam do not"
