@@ -7,7 +7,7 @@ with gradient. `contract` is what every loss meets. No search belongs here: loss
 from collections.abc import Callable
 
 from argbeam.losses.apao import Apao
-from argbeam.losses.bso import COSTS, Bso, Normalise
+from argbeam.losses.bso import COSTS, Bso, Normalise, curriculum_beam
 from argbeam.losses.contract import Loss, StepLoss
 from argbeam.losses.crf import Crf
 from argbeam.losses.cross_entropy import CrossEntropy, PruningWeights
@@ -21,6 +21,7 @@ from argbeam.search.score_rules import SCORE_RULES
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.search.successors import Successors
 from argbeam.settings import losses as settings
+from argbeam.settings.stages import Stage
 from argbeam.tasks.contract import Task
 
 __all__ = ["Bso", "CrossEntropy", "Loss", "StepLoss", "make_loss"]
@@ -38,6 +39,15 @@ def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
     if isinstance(loss, settings.SequenceLoss) and loss.cross_entropy > 0:
         return Mixed(made, loss.cross_entropy)
     return made
+
+
+def last_beam(stage: Stage) -> int:
+    """The beam that the training search of a stage ends with, which few epochs leave below `train_beam`; 0: none."""
+    loss = stage.loss
+    if not isinstance(loss, settings.SearchLoss):
+        return 0
+    growth = {"start": loss.start_beam, "end": loss.train_beam, "epochs_per_beam": loss.epochs_per_beam}
+    return curriculum_beam(stage.epochs - 1, **growth)
 
 
 def _make(loss: settings.Loss, task: Task, width: int) -> Loss:

@@ -10,9 +10,9 @@ from argbeam.data.batches import Example, make_batch
 from argbeam.decoding.batch_decoder import item_of
 from argbeam.decoding.inspection import Inspected, TrainingSearch, inspect_examples, next_tokens, steps_lost
 from argbeam.errors import DataError
-from argbeam.losses import POLICIES
+from argbeam.losses import POLICIES, last_beam
 from argbeam.models.contract import Attends
-from argbeam.runs.load import Run, last_beam
+from argbeam.runs.load import Run
 from argbeam.search.gold import Restart
 from argbeam.search.recorder import TreeStep
 from argbeam.search.score_rules import NEVER, SCORE_RULES

@@ -21,7 +21,7 @@ from argbeam.decoding.batch_decoder import (
 from argbeam.decoding.captured_search import CapturedSearch
 from argbeam.decoding.length_power import best_power, evaluate_powers, fingerprint, read_power, save_power
 from argbeam.errors import ConfigError, DataError, counted
-from argbeam.losses.bso import curriculum_beam
+from argbeam.losses import last_beam
 from argbeam.models import Network, load_weights, make_model
 from argbeam.runs import layout
 from argbeam.runs.checkpoint import finished_model, interpreting, task_of
@@ -31,8 +31,7 @@ from argbeam.runtime.group import ALONE, Group
 from argbeam.search.score_rules import SCORE_RULES, LogprobSum, ScoreRule, with_power
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.search.successors import Unconstrained
-from argbeam.settings import Recipe, Stage
-from argbeam.settings.losses import SearchLoss
+from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Item
@@ -171,15 +170,6 @@ class Run:
             "unfinished": evaluation.unfinished,
             "dead": evaluation.dead,
         }
-
-
-def last_beam(stage: Stage) -> int:
-    """The beam that the training search of a stage ends with, which few epochs leave below `train_beam`; 0: none."""
-    loss = stage.loss
-    if not isinstance(loss, SearchLoss):
-        return 0
-    growth = {"start": loss.start_beam, "end": loss.train_beam, "epochs_per_beam": loss.epochs_per_beam}
-    return curriculum_beam(stage.epochs - 1, **growth)
 
 
 def above_beam(option: str, n_best: int, beam: int) -> str:

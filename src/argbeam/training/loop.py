@@ -96,7 +96,7 @@ class Trainer:
     def _train_stage(self, name: str, settings: Stage) -> Iterator[Event]:
         stage, position = self._start_stage(name, settings), self.position
         loss, optimizer = stage.loss, stage.step.optimizer
-        yield from map(Notice, not_in_force(name, settings, loss, self.plan))
+        yield from map(Notice, not_in_force(name, settings, self.plan))
         if position.rule and position.epoch == position.batch == 0:
             yield from self._score_start(stage)
         while position.epoch < settings.epochs and not kept_weights.out_of_patience(settings, loss, position):

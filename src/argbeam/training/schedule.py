@@ -14,7 +14,8 @@ from torch import Tensor
 
 from argbeam.data.batches import BatchPlan
 from argbeam.errors import counted
-from argbeam.losses.contract import Loss
+from argbeam.losses import last_beam
+from argbeam.settings.losses import SearchLoss
 from argbeam.settings.stages import AdamWOptimizer, Stage
 
 # The most epochs that a running average of the weights reaches back: 1 / (1 - decay) updates.
@@ -62,7 +63,7 @@ def decay_in_force(average: float, updates_per_epoch: int) -> float:
     return min(average, 1 - 1 / (_LONGEST_AVERAGE * updates_per_epoch))
 
 
-def not_in_force(name: str, stage: Stage, loss: Loss, plan: BatchPlan) -> Iterator[str]:
+def not_in_force(name: str, stage: Stage, plan: BatchPlan) -> Iterator[str]:
     """Lines for the user about settings that the stage `name` is too short for, or its sentences too long."""
     optimizer, updates = stage.optimizer, stage.epochs * plan.updates
     key = f"stages.{name}"
@@ -73,9 +74,9 @@ def not_in_force(name: str, stage: Stage, loss: Loss, plan: BatchPlan) -> Iterat
     if (decay := decay_in_force(optimizer.average, plan.updates)) < optimizer.average:
         most = f"an average holds {_LONGEST_AVERAGE} epochs of {counted(plan.updates, 'update')} at most"
         yield f"{key}.optimizer.average = {optimizer.average}: {most}; it is {decay:.3g} here"
-    last, epochs = loss.at(stage.epochs - 1).beam, counted(stage.epochs, "epoch")
-    if last < (beam := getattr(stage.loss, "train_beam", last)):
-        yield f"{key}.loss.train_beam = {beam}: the beam grows to {last} in {epochs}; see loss.epochs_per_beam"
+    if isinstance(stage.loss, SearchLoss) and (last := last_beam(stage)) < stage.loss.train_beam:
+        grows = f"the beam grows to {last} in {counted(stage.epochs, 'epoch')}"
+        yield f"{key}.loss.train_beam = {stage.loss.train_beam}: {grows}; see loss.epochs_per_beam"
     if plan.accumulate > len(plan):
         yield f"{key}: batch.accumulate = {plan.accumulate}, but the batches of an epoch are {len(plan):,}: one update"
     longest = max(max(source, target) for _, source, target in plan.shapes())
