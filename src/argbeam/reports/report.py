@@ -170,9 +170,7 @@ def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> 
     notes = [f"Gains are over {reference.label}."] if reference else []
     scores = [score for row in rows for score in row.by_beam.values()]
     if len(sizes := sorted({score.sentences for score in scores})) > 1:
-        notes.append(
-            f"Not comparable: scored on {' and on '.join(map(str, sizes))} sentences; evaluate all runs again."
-        )
+        notes.append(f"Not comparable: scored on {' and '.join(map(str, sizes))} sentences; evaluate all runs again.")
     elif len({score.references for score in scores} - {""}) > 1:
         notes.append("Not comparable: scored on different sentences; evaluate all runs again.")
     signatures = [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]

@@ -136,7 +136,7 @@ def test_scores_of_different_numbers_of_sentences_are_called_not_comparable(tmp_
     for run, sentences in zip(runs, (40, 39), strict=True):
         write_score(run, 5, {"bleu": 1.0}, sentences=sentences)
     (table,) = score_tables(read_runs(runs))
-    assert "Not comparable: scored on 39 and on 40 sentences; evaluate all runs again." in table.notes
+    assert "Not comparable: scored on 39 and 40 sentences; evaluate all runs again." in table.notes
     (table,) = score_tables(read_runs(runs[:1]))
     assert not any("Not comparable" in note for note in table.notes)
 
