@@ -6,7 +6,13 @@ The data folder has {train,dev,test}.{de,en}.xz, one tokenised sentence a line. 
 of 256, and a vocabulary of the words that occur twice. Settings are those of the recipe
 transformer/translation_bso_logprob, but for the optimizer, which is T5's own. Each stage ends with averaged weights.
 The model is saved, opened by `from_pretrained` and decoded with beams 1, 5 and 10, with the length penalty, 0 or 1,
-that is better on dev at beam 5. One line of JSON for each model and beam.
+that is better on dev at beam 5. One line of JSON for each model and beam. With `--more EPOCHS` cross-entropy also goes
+on from where BSO began, at BSO's rate and batches: what longer training alone is worth.
+
+The defaults are for a GPU. On two CPU cores, in about two hours:
+
+    python tools/t5_multi30k.py --data multi30k-de-en --minutes 300 --epochs 10 --batch 64 --warmup 400 --dropout 0.1 \\
+        --bso-epochs 3 --start-beam 6 --more 3
 """
 
 import argparse
@@ -99,12 +105,12 @@ def word_tokenizer(data: Pairs) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
 
-def t5(tokenizer: PreTrainedTokenizerFast, *, tiny: bool) -> T5ForConditionalGeneration:
+def t5(tokenizer: PreTrainedTokenizerFast, *, tiny: bool, dropout: float) -> T5ForConditionalGeneration:
     sizes = {"d_model": 256, "d_kv": 64, "d_ff": 1024, "num_layers": 3, "num_heads": 4}
     if tiny:
         sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
     ids = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
-    return T5ForConditionalGeneration(T5Config(**sizes, **ids, vocab_size=len(tokenizer), dropout_rate=0.3))
+    return T5ForConditionalGeneration(T5Config(**sizes, **ids, vocab_size=len(tokenizer), dropout_rate=dropout))
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
@@ -190,14 +196,17 @@ def evaluate(model: Any, tokenizer: Any, dev: Pairs, test: Pairs) -> list[dict[s
 
 
 def stages_of(asked: argparse.Namespace, vocabulary: int) -> list[Stage]:
+    plain, constant = CrossEntropy(label_smoothing=0.1), "constant_with_warmup"
     bso = Bso(
-        Unconstrained(vocabulary, end_symbol=True), 6, start_beam=2, epochs_per_beam=1, rule=LogprobSum(),
-        margin_per_token=0.5,
+        Unconstrained(vocabulary, end_symbol=True), 6, start_beam=asked.start_beam, epochs_per_beam=1,
+        rule=LogprobSum(), margin_per_token=0.5,
     )  # fmt: skip
-    return [
-        Stage("cross-entropy", CrossEntropy(label_smoothing=0.1), asked.epochs, 128, asked.rate, 800, "cosine", 0.01),
-        Stage("BSO", bso, asked.bso_epochs, 64, asked.bso_rate, 400, "constant_with_warmup"),
+    stages = [
+        Stage("cross-entropy", plain, asked.epochs, asked.batch, asked.rate, asked.warmup, "cosine", 0.01),
+        Stage("BSO", bso, asked.bso_epochs, 64, asked.bso_rate, 400, constant),
+        Stage("more cross-entropy", plain, asked.more, 64, asked.bso_rate, 400, constant),
     ]
+    return [stage for stage in stages if stage.epochs]
 
 
 def main() -> None:
@@ -206,9 +215,14 @@ def main() -> None:
     parser.add_argument("--out", help="a file for the lines of JSON, beside standard output")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=25, help="of cross-entropy")
+    parser.add_argument("--batch", type=int, default=128, help="of cross-entropy")
+    parser.add_argument("--warmup", type=int, default=800, help="updates of cross-entropy")
+    parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--rate", type=float, default=0.01, help="of cross-entropy, as a share of a weight's size")
     parser.add_argument("--bso-epochs", type=int, default=8)
     parser.add_argument("--bso-rate", type=float, default=0.005)
+    parser.add_argument("--start-beam", type=int, default=2, help="of BSO; it grows by one each epoch, up to 6")
+    parser.add_argument("--more", type=int, default=0, help="epochs of cross-entropy after cross-entropy, without BSO")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all; training ends in time for decoding")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on a few sentences")
     asked = parser.parse_args()
@@ -226,11 +240,16 @@ def main() -> None:
         for source, target in train_data
         if max(len(source.split()), len(target.split())) < LONGEST
     ]
-    model = t5(tokenizer, tiny=asked.tiny)
+    model = t5(tokenizer, tiny=asked.tiny, dropout=asked.dropout)
     # The last decoding takes about a sixth of the time.
-    ends = {"cross-entropy": begun + 36 * asked.minutes, "BSO": begun + 50 * asked.minutes}
+    ends = {"cross-entropy": begun + 36 * asked.minutes}
+    after_first: dict[str, torch.Tensor] = {}
     for stage in stages_of(asked, len(tokenizer)):
-        report = train(model, rows, stage, seed=asked.seed, until=ends[stage.name])
+        if after_first:
+            model.load_state_dict(after_first)
+        until = ends.get(stage.name, begun + 50 * asked.minutes)
+        report = train(model, rows, stage, seed=asked.seed, until=until)
+        after_first = after_first or {name: weight.clone() for name, weight in model.state_dict().items()}
         start = time.time()
         scores = evaluate(model, tokenizer, dev, test)
         report |= {"decoding_seconds": round(time.time() - start, 1)}

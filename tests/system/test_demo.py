@@ -109,15 +109,15 @@ def test_demo_recipes_need_no_files() -> None:
 
 @pytest.mark.slow
 def test_training_with_search_beats_seq2seq_on_the_generated_corpus(tmp_path: Path) -> None:
-    """ConBSO, at the beam it was trained for, with a seventh of the demo's data and a third of its epochs. Two
-    seeds gave 6 and 8 BLEU more."""
-    sizes = ("data.train=800", "data.dev=60", "data.test=100")
+    """ConBSO, at the beam it was trained for, with a quarter of the demo's data and about half of its epochs. Eight
+    seeds gave 4.4 to 8.7 BLEU more (mean 6.2, deviation 1.4), and digits depend on the machine: the bar is 1."""
+    sizes = ("data.train=1500", "data.dev=100", "data.test=400")
     recipes = demo_recipes(tmp_path, seed=1, overrides=(*sizes, "runtime.device=cpu"))
     recipes = {
-        name: with_epochs(recipes[name], number) for name, number in (("seq2seq", 8), ("pretrain", 4), ("conbso", 4))
+        name: with_epochs(recipes[name], number) for name, number in (("seq2seq", 11), ("pretrain", 5), ("conbso", 6))
     }
     assert run_demo(recipes, tmp_path, jobs=1) == 0
-    assert bleu_at_beam_5(tmp_path, "conbso") > bleu_at_beam_5(tmp_path, "seq2seq") + 2
+    assert bleu_at_beam_5(tmp_path, "conbso") > bleu_at_beam_5(tmp_path, "seq2seq") + 1
 
 
 @pytest.mark.slow
