@@ -82,6 +82,16 @@ def test_every_room_is_drawn_and_described() -> None:
     assert rooms <= drawn and rooms == described
 
 
+def test_gold_and_rival_have_the_same_colours_in_diagrams_and_on_pages() -> None:
+    light = dict(re.findall(r"--(gold|rival): (#\w+)", text_of("src/argbeam/reports/style.css").partition("@media")[0]))
+    lanes = re.findall(r'fill="(#\w+)"[^>]*>(gold|rival) lane<', text_of("docs/images/search-and-replay.svg"))
+    boxes = re.findall(
+        r'stroke="(#\w+)"[^>]*/>\n<text[^>]*></text>\n<text[^>]*>(gold|rival)\b', text_of("docs/images/restarts.svg")
+    )
+    for drawn in (lanes, boxes):
+        assert {name: colour for colour, name in drawn} == light
+
+
 def test_modules_and_files_named_in_the_docs_exist() -> None:
     """The changelog names old ones too."""
     for page in (page for page in PAGES if page.name != "CHANGELOG.md"):
