@@ -10,7 +10,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 
 project = "argbeam"
-author = "The argbeam developers"
+author = copyright = "The argbeam developers"
 version = release = argbeam.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
@@ -18,6 +18,8 @@ highlight_language = "none"  # of blocks that name none: commands and their outp
 html_theme = "furo"
 html_title = f"argbeam {version}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
 autodoc_member_order = "bysource"
@@ -61,6 +63,14 @@ def docstring_as_rst(app: Any, what: str, name: str, thing: Any, options: Any, l
         )
 
 
+def protocol_without_arguments(
+    app: Any, what: str, name: str, thing: Any, options: Any, arguments: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Nobody calls a protocol: its constructor's `(*args, **kwargs)` says nothing."""
+    return ("", returned) if getattr(thing, "_is_protocol", False) else (arguments, returned)
+
+
 def setup(app: Any) -> None:
     app.connect("source-read", show_outside_pages)
     app.connect("autodoc-process-docstring", docstring_as_rst)
+    app.connect("autodoc-process-signature", protocol_without_arguments)

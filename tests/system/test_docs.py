@@ -120,6 +120,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     asked = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "doctrees")]
     assert build_main([*asked, str(ROOT / "docs"), str(tmp_path / "site")]) == 0
     assert (tmp_path / "site" / "results" / "measured.html").stat().st_size > 10_000  # a page outside of docs/
+    reference = (tmp_path / "site" / "reference.html").read_text(encoding="utf-8")
+    names = re.sub("<[^>]*>", "", reference)
+    assert "class argbeam.ScoreRule" in names and "*args" not in names  # a protocol has no arguments to show
+    assert re.search(r"Copyright\s+&#169;\s+The argbeam developers", names) and "site.css" in reference
 
 
 @pytest.mark.parametrize("name", argbeam.__all__)
