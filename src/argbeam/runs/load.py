@@ -1,6 +1,6 @@
 """A trained run, opened: its model and its task, ready to decode and to score."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -101,11 +101,12 @@ class Run:
         trace: bool = False,
         place: str = "line ",
         first: int = 1,
+        done: Callable[[int], None] = lambda count: None,
     ) -> Iterator[tuple[str, Item, Decoded]]:
         """Each line with its item and the result of its search; a line without words has no hypothesis.
 
         A line that cannot be decoded is a DataError, raised after the results of the lines before it. The error starts
-        with `place` and the number of the line; numbers count from `first`.
+        with `place` and the number of the line; numbers count from `first`. `done` as in `BatchDecoder.decode`.
         """
         if isinstance(lines, str):
             raise TypeError("lines is one string, whose characters would be decoded one by one; pass a list of lines")
@@ -122,7 +123,8 @@ class Run:
                     fault = error
                     break
             worded = (item for item in items if item.source)
-            found = decoder.decode(worded, beam=beam or self.recipe.decode.beam, n_best=n_best, trace=trace)
+            width = beam or self.recipe.decode.beam
+            found = decoder.decode(worded, beam=width, n_best=n_best, trace=trace, done=done)
             for (_, line), item in zip(window, items, strict=False):
                 yield line, item, next(found) if item.source else Decoded((), dead=False)
             if fault is not None:

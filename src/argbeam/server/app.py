@@ -77,7 +77,10 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
     queue = RequestQueue(run, limits)
 
     async def in_time(answer: Future[Answered]) -> Answered:
-        return await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
+        except asyncio.CancelledError:
+            raise BusyError("the server stops; try again later") from None
 
     async def decode(request: Request) -> Response:
         asked = await _parsed(DecodeBody, request, limits)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from argbeam.decoding.batch_decoder import item_of
@@ -57,8 +58,15 @@ class _Request:
         return (self.beam, self.n_best, self.call, other.call) == (other.beam, other.n_best, None, None)
 
 
+class _GivenUpError(Exception):
+    """Nobody waits any more for what is being decoded."""
+
+
 class RequestQueue:
-    """Requests in line, and the thread that answers them. `close` lets it finish what it has begun."""
+    """Requests in line, and the thread that answers them. `close` lets it finish what it has begun.
+
+    A client that gives up cancels its answer. Where all clients of a search have, it ends after the batch at hand.
+    """
 
     def __init__(self, run: Run, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
         self.run, self.limits = run, limits
@@ -101,15 +109,19 @@ class RequestQueue:
 
     def _answer_all(self) -> None:
         while together := self._next():
-            # A client that has given up is not decoded for.
-            together = [one for one in together if one.answer.set_running_or_notify_cancel()]
+            together = [one for one in together if not one.answer.cancelled()]
+            answers: list[Any] = []
+            fault: BaseException | None = None
             try:
                 answers = self._decode(together)
             except BaseException as error:  # the thread goes on, and each client is told
-                for one in together:
-                    one.answer.set_exception(error)
-            else:
-                for one, answer in zip(together, answers, strict=True):
+                fault = error
+            for one, answer in zip_longest(together, answers):
+                if not one.answer.set_running_or_notify_cancel():
+                    continue
+                if fault is not None:
+                    one.answer.set_exception(fault)
+                else:
                     one.answer.set_result(answer)
 
     def _next(self) -> list[_Request]:
@@ -130,9 +142,14 @@ class RequestQueue:
             return []
         if together[0].call is not None:
             return [together[0].call()]
+
+        def go_on(decoded: int) -> None:
+            if all(one.answer.cancelled() for one in together):
+                raise _GivenUpError
+
         beam, n_best = together[0].beam, together[0].n_best
         lines = [line for one in together for line in one.lines]
-        found = iter(self.run.search_items(lines, beam=beam, n_best=n_best))
+        found = iter(self.run.search_items(lines, beam=beam, n_best=n_best, done=go_on))
         answers: list[Answer] = []
         for one in together:
             answer: Answer = []

@@ -22,6 +22,7 @@ import torch
 import uvicorn
 
 import argbeam
+from argbeam.decoding.batch_decoder import BatchDecoder
 from argbeam.errors import ConfigError, DataError
 from argbeam.losses.replay import score
 from argbeam.runs.inspect_run import InspectRequest, inspect_runs
@@ -65,9 +66,10 @@ class Client:
 
 
 @contextmanager
-def serving(run: argbeam.Run, limits: Limits) -> Iterator[Client]:
+def serving(run: argbeam.Run, limits: Limits, *, stop_seconds: int | None = None) -> Iterator[Client]:
     """The server in a thread, at a free port."""
-    server = uvicorn.Server(uvicorn.Config(make_app(run, limits), port=0, log_level="error"))
+    how: dict[str, Any] = {"port": 0, "log_level": "critical", "timeout_graceful_shutdown": stop_seconds}
+    server = uvicorn.Server(uvicorn.Config(make_app(run, limits), **how))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -262,6 +264,49 @@ def test_a_client_whose_time_is_over_is_told_and_the_server_goes_on(
         assert client.decode(lines=["ba"]) == (503, {"error": "no answer in time; try again later"})
         go_on.set()
         assert client.send("GET", "/health")[0] == 200
+
+
+def test_what_nobody_waits_for_any_more_is_not_decoded_to_its_end(
+    run: argbeam.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beam so wide that every sentence is a batch of its own: the search ends after the first."""
+    begun, go_on, own = threading.Event(), threading.Event(), BatchDecoder._decode_batch
+    batches: list[int] = []
+
+    def slow(self: BatchDecoder, examples: Any, *rest: Any) -> Any:
+        batches.append(len(examples))
+        begun.set()
+        go_on.wait()
+        return own(self, examples, *rest)
+
+    monkeypatch.setattr(BatchDecoder, "_decode_batch", slow)
+    queue = RequestQueue(run)
+    left = queue.ask(["ba ti"] * 5, beam=10 * run.decoder().batch)
+    begun.wait()
+    another = queue.ask(["ti ko"])
+    assert left.cancel()
+    go_on.set()
+    assert another.result(timeout=20)[0][0].text == run.decode(["ti ko"])[0]
+    queue.close()
+    assert batches[:2] == [1, 1] and len(batches) == 3  # the one of `left`, that of `another`, and that of `run.decode`
+
+
+def test_a_stop_ends_a_long_search_and_its_client_is_told(run: argbeam.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, batches, own = threading.Event(), itertools.count(), BatchDecoder._decode_batch
+
+    def slow(self: BatchDecoder, *rest: Any) -> Any:
+        next(batches)
+        begun.set()
+        time.sleep(0.1)
+        return own(self, *rest)
+
+    monkeypatch.setattr(BatchDecoder, "_decode_batch", slow)
+    with ThreadPoolExecutor(1) as pool:
+        with serving(run, Limits(), stop_seconds=1) as client:
+            asked = pool.submit(client.decode, lines=["ba ti"] * 1000, beam=10 * run.decoder().batch)
+            begun.wait()
+        assert next(batches) < 500
+        assert asked.result() == (503, {"error": "the server stops; try again later"})
 
 
 def test_a_port_that_is_taken_is_one_line(run: argbeam.Run, client: Client) -> None:
