@@ -228,5 +228,6 @@ def serve(
         raise ConfigError(f"serve needs {error.name}; install it with: pip install 'argbeam[serve]'") from None
     refuse_group("serve")
     opened = open_run(Path(run), sets or [])
-    told = partial(note, f"serving {run} at http://{host}:{port}; Ctrl-C stops")
+    name = f"[{host}]" if ":" in host else host
+    told = partial(note, f"serving {run} at http://{name}:{port}; Ctrl-C stops")
     answer(opened, host=host, port=port, listens=told)

@@ -29,6 +29,7 @@ from argbeam.runs.inspect_run import InspectRequest, inspect_runs
 from argbeam.server.app import make_app, serve
 from argbeam.server.requests import BusyError, Limits, RequestQueue
 from browser import CHROMIUM, Browser, opened_browser
+from command import in_process
 from refusals import refusal
 from small_runs import PRETRAIN, finish, short_text, small_recipe
 
@@ -315,6 +316,15 @@ def test_a_port_that_is_taken_is_one_line(run: argbeam.Run, client: Client) -> N
     error = refusal(serve, run, host="127.0.0.1", port=client.port, listens=listens, error=ConfigError)
     assert error.startswith(f"cannot listen at 127.0.0.1, port {client.port}: ") and error.count("127.0.0.1") == 1
     assert not said
+
+
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_command_says_an_address_that_a_browser_opens(
+    path: Path, host: str, said: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("argbeam.server.app.serve", lambda run, *, host, port, listens: listens())
+    done = in_process(monkeypatch, capfd)("serve", path, "--host", host, "--port", "8123")
+    assert f" at http://{said}:8123; " in done.stderr
 
 
 def test_the_command_serves_until_it_is_asked_to_stop(path: Path, run: argbeam.Run) -> None:
