@@ -4,7 +4,7 @@ let data = JSON.parse(document.getElementById("data").textContent);
 const byId = (name) => document.getElementById(name);
 const ITEM = 28, COLUMN = 132, ROW = 34, WIDTH = 112, HEIGHT = 26, TOP = 46;
 // `live` data come from a server: live.js then has a form, and what follows a chosen hypothesis.
-const state = { view: "decoding", place: 0, shown: [], step: 0, run: 0, node: null };
+const state = { view: "decoding", sentence: 0, place: 0, shown: [], step: 0, run: 0, node: null };
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -22,7 +22,17 @@ function draw(tag, attributes = {}, text = "") {
 
 const number = (value) => (value === null || value === undefined ? "-" : String(Math.round(value * 1000) / 1000));
 const short = (text, most) => ([...text].length > most ? [...text].slice(0, most - 1).join("") + "\u2026" : text);
+const pen = document.createElement("canvas").getContext("2d");
+pen.font = "12px system-ui, sans-serif"; // that of drawings
+const lengthOf = (text) => pen.measureText(text).width;
 const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "-");
+
+// As much of a text as fits into a width.
+function fitted(text, width) {
+  let most = Math.min([...text].length, 40);
+  while (most > 1 && lengthOf(short(text, most)) > width) most--;
+  return short(text, most);
+}
 
 // The summary: how often and at which step gold is lost, by beam; a bar filters the sentences.
 
@@ -93,7 +103,9 @@ function select() {
   const at = state.step ? `, lost at step ${state.step}` : "";
   byId("count").textContent = `${state.shown.length} of ${data.sentences.length}${at}`;
   byId("list").firstElementChild.style.height = `${state.shown.length * ITEM}px`;
-  state.place = Math.max(0, Math.min(state.place, state.shown.length - 1));
+  // The same sentence, or the next one that is left.
+  const found = state.shown.findIndex((i) => i >= state.sentence);
+  state.place = found >= 0 ? found : Math.max(0, state.shown.length - 1);
   show(state.place);
 }
 
@@ -120,13 +132,18 @@ function fillList() {
 // One sentence: texts, a tree and outputs for every run.
 
 function show(place) {
-  if (place < 0 || place >= state.shown.length) {
-    if (!state.shown.length) { byId("runs").replaceChildren(); byId("sentence").replaceChildren(); fillList(); }
-    return;
-  }
+  if (place < 0 || (place >= state.shown.length && state.shown.length)) return;
   state.place = place;
   state.node = null;
-  const i = state.shown[place], sentence = data.sentences[i], list = byId("list");
+  byId("node").replaceChildren();
+  byId("bar").hidden = byId("legend").hidden = !state.shown.length;
+  if (!state.shown.length) {
+    byId("runs").replaceChildren();
+    byId("sentence").replaceChildren(data.sentences.length ? "No sentence is selected: change the filter." : "");
+    fillList();
+    return;
+  }
+  const i = (state.sentence = state.shown[place]), sentence = data.sentences[i], list = byId("list");
   if (place * ITEM < list.scrollTop || (place + 1) * ITEM > list.scrollTop + list.clientHeight)
     list.scrollTop = Math.max(0, place * ITEM - list.clientHeight / 2);
   fillList();
@@ -142,7 +159,6 @@ function show(place) {
   for (const name of ["decoding", "training"]) byId(name).setAttribute("aria-pressed", view === name);
   byId("runs").className = data.runs.length > 1 ? "two" : "";
   byId("runs").replaceChildren(...sentence.runs.map((run, r) => panel(run, data.runs[r], view, r)));
-  byId("node").replaceChildren();
 }
 
 function panel(run, about, view, r) {
@@ -229,10 +245,11 @@ function drawTree(view, r) {
       const classes = ["node", fate, isGold ? "gold" : "", isRival ? "rival" : ""].filter(Boolean).join(" ");
       const node = draw("g", { class: classes, "data-step": t, "data-place": place });
       const mark = isGold ? "\u2605 " : isRival ? "\u25b2 " : fate === "e" ? "\u25a0 " : "";
-      const text = data.tokens[view.tokens[t][place]];
+      const text = data.tokens[view.tokens[t][place]], score = number(view.scores[t][place]);
+      const room = WIDTH - 14 - lengthOf(mark) - lengthOf(score);
       node.append(draw("rect", { x: x(t), y: y(place), width: WIDTH, height: HEIGHT }),
-        draw("text", { x: x(t) + 5, y: y(place) + 17 }, mark + short(text, 9)),
-        draw("text", { x: x(t) + WIDTH - 4, y: y(place) + 17, "text-anchor": "end", class: "dim" }, number(view.scores[t][place])),
+        draw("text", { x: x(t) + 5, y: y(place) + 17 }, mark + fitted(text, room)),
+        draw("text", { x: x(t) + WIDTH - 4, y: y(place) + 17, "text-anchor": "end", class: "dim" }, score),
         draw("title", {}, text));
       node.addEventListener("click", () => choose(r, t, place));
       nodes.append(node);
@@ -273,8 +290,10 @@ function choose(r, t, place) {
 }
 
 function move(steps, places) {
-  const at = state.node;
-  if (!at) { choose(0, 0, 0); return; }
+  if (!state.shown.length) return;
+  const focused = document.activeElement?.closest(".tree")?.querySelector("svg[data-run]");
+  const at = state.node, r = focused ? Number(focused.dataset.run) : at ? at.r : 0;
+  if (!at || at.r !== r) { choose(r, 0, 0); return; }
   const view = current()(at.r);
   if (steps > 0) {
     const child = at.t + 1 < view.parents.length ? view.parents[at.t + 1].indexOf(at.place) : -1;
@@ -310,10 +329,14 @@ byId("help").lastElementChild.append(...[
   "dashed: dropped, not among the best", "dotted line: the search restarts from gold",
   "In the list: \u27175 gold is lost at step 5, \u2713 gold stays on the beam (the output may still be another)",
   "Above a step: gold's rank, and its score minus the rival's (training search) or the last place's (plain search)",
-  "Keys: j k next and previous sentence, v view, / filter, arrows move through the tree, Esc leaves a field",
+  "Keys: j k next and previous sentence, v view, / filter, arrows move through the tree, Tab to the next tree, Esc leaves a field",
 ].map((text) => make("div", {}, text)));
+window.addEventListener("hashchange", () => {
+  const place = state.shown.indexOf(Number(location.hash.slice(1)) - 1);
+  if (place >= 0) show(place);
+});
 showSummary();
 const wanted = Number(location.hash.slice(1)) - 1;
-if (wanted > 0 && wanted < data.sentences.length) state.place = wanted;
+if (wanted > 0 && wanted < data.sentences.length) state.sentence = wanted;
 select();
 document.body.dataset.ready = "true";

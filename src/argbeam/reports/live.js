@@ -12,7 +12,7 @@ const form = make("form", { class: "row", id: "ask" },
   make("button", {}, "search"));
 const said = make("p", { id: "said", role: "status" });
 document.querySelector("header").append(form, make("p", { id: "forced", dir: "auto" }), said);
-for (const name of ["previous", "next", "place", "legend"]) byId(name).hidden = true;
+for (const name of ["previous", "next", "place"]) byId(name).hidden = true;
 document.querySelector("nav").hidden = byId("decoding").parentNode.hidden = true;
 byId("facts").textContent = `${data.runs[0].system} (${data.runs[0].run}): what its beam search does with a sentence of yours`;
 byId("line").focus();
@@ -39,9 +39,7 @@ async function searchFor(prefix) {
   again.addEventListener("click", () => searchFor([]));
   byId("forced").replaceChildren(...(prefix.length ? ["forced: ", prefix.join(" "), " ", again] : []));
   byId("facts").textContent = `beam ${data.beam}: ${data.runs[0].system} (${data.runs[0].run})`;
-  byId("legend").hidden = false;
   byId("decoding").parentNode.hidden = !question.gold;
-  state.place = 0;
   select();
   document.body.dataset.searched = String(1 + Number(document.body.dataset.searched || 0));
 }

@@ -143,6 +143,47 @@ def test_no_page_is_wider_than_its_screen_and_a_chosen_hypothesis_is_in_sight(
     browser.call("Emulation.clearDeviceMetricsOverride")
 
 
+@needs_browser
+def test_a_filter_that_no_sentence_passes_leaves_nothing_of_the_last_one(browser: Browser, tmp_path: Path) -> None:
+    page, _ = write_inspection(figure_data(), tmp_path)
+    browser.open(page)
+    browser.press("j")
+    browser.press("ArrowRight")
+    for text, said in (("nowhere", "No sentence is selected"), ("", HOSTILE)):
+        browser.value(f"(filter.value = '{text}', filter.dispatchEvent(new Event('input')), 1)")
+        browser.press("ArrowRight")
+        browser.press("v")
+        shown = browser.value("document.querySelector('main').innerText")
+        assert said in shown and ("hypothesis" in shown) is (text == "")
+    assert browser.value('document.getElementById("place").textContent') == "sentence 2"  # the one of before
+    assert browser.faults == []
+
+
+@needs_browser
+def test_no_token_covers_its_score_and_arrows_reach_both_runs(browser: Browser, tmp_path: Path) -> None:
+    """Tokens of wide letters, of one long word and of none at all."""
+    data = figure_data()
+    for sentence in data["sentences"]:
+        sentence["runs"] *= 2
+    data["runs"] *= 2
+    data["tokens"] = [("W" * 9, "\u6f22\u5b57" * 9, "i" * 60, "")[i % 4] for i in range(len(data["tokens"]))]
+    scores = data["sentences"][0]["runs"][0]["decoding"]["scores"]
+    scores[:] = [[-1234.567 for _ in step] for step in scores]
+    page, _ = write_inspection(data, tmp_path)
+    browser.open(page)
+    box = "(text) => text.getBoundingClientRect()"
+    apart = f"""[...document.querySelectorAll(".node")].map((node) => {{
+        const [token, score] = [...node.querySelectorAll("text")].map({box});
+        return token.width ? score.left - token.right : 1; }})"""
+    gaps = browser.value(apart)
+    assert len(gaps) > 20 and min(gaps) > 0
+    browser.value("document.querySelectorAll('.tree')[1].focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    chosen = "[...document.querySelectorAll('.node.chosen')].map((n) => [n.closest('svg').dataset.run, n.dataset.step])"
+    assert browser.value(chosen) == [["1", "1"]]
+
+
 # The drawing as a file of its own, with the page's style of drawings.
 PICTURE = """(() => { const drawing = document.querySelector(".tree svg").cloneNode(true);
     drawing.setAttribute("xmlns", "http://www.w3.org/2000/svg");
