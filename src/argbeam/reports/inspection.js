@@ -20,7 +20,7 @@ function draw(tag, attributes = {}, text = "") {
   return element;
 }
 
-const number = (value) => (value === null || value === undefined ? "-" : String(Math.round(value * 1000) / 1000));
+const number = (value, unit = 1000) => (value === null || value === undefined ? "-" : String(Math.round(value * unit) / unit));
 const short = (text, most) => ([...text].length > most ? [...text].slice(0, most - 1).join("") + "\u2026" : text);
 const pen = document.createElement("canvas").getContext("2d");
 pen.font = "12px system-ui, sans-serif"; // that of drawings
@@ -245,7 +245,7 @@ function drawTree(view, r) {
       const classes = ["node", fate, isGold ? "gold" : "", isRival ? "rival" : ""].filter(Boolean).join(" ");
       const node = draw("g", { class: classes, "data-step": t, "data-place": place });
       const mark = isGold ? "\u2605 " : isRival ? "\u25b2 " : fate === "e" ? "\u25a0 " : "";
-      const text = data.tokens[view.tokens[t][place]], score = number(view.scores[t][place]);
+      const text = data.tokens[view.tokens[t][place]], score = number(view.scores[t][place], 100);
       const room = WIDTH - 14 - lengthOf(mark) - lengthOf(score);
       node.append(draw("rect", { x: x(t), y: y(place), width: WIDTH, height: HEIGHT }),
         draw("text", { x: x(t) + 5, y: y(place) + 17 }, mark + fitted(text, room)),

@@ -1,6 +1,7 @@
 
 // The live page of `argbeam serve`: a sentence of one's own, and what would come after other tokens.
-const question = { line: "", gold: "", prefix: [] };
+// The search that is shown. One that fails changes nothing.
+const question = { line: "", gold: "" };
 const asked = { word_ordering: ["The words of a sentence, in any order", "The right order, if you know it"],
   parsing: ["A sentence", "Its tree, if you know it: word/head/label ..."],
   recommendation: ["Items, oldest first", "The next item, if you know it"] }[data.runs[0].task] ||
@@ -30,16 +31,16 @@ async function ask(address, body) {
   }
 }
 
-async function searchFor(prefix) {
-  const found = await ask("/inspect", { line: question.line, gold: question.gold, prefix, beam: Number(byId("beam").value) || 0 });
+async function searchFor(line, gold, prefix) {
+  const found = await ask("/inspect", { line, gold, prefix, beam: Number(byId("beam").value) || 0 });
   if (!found) return;
-  question.prefix = prefix;
+  Object.assign(question, { line, gold });
   data = { ...found, live: true };
   const again = make("button", { type: "button" }, "search without it");
-  again.addEventListener("click", () => searchFor([]));
+  again.addEventListener("click", () => searchFor(line, gold, []));
   byId("forced").replaceChildren(...(prefix.length ? ["forced: ", prefix.join(" "), " ", again] : []));
   byId("facts").textContent = `beam ${data.beam}: ${data.runs[0].system} (${data.runs[0].run})`;
-  byId("decoding").parentNode.hidden = !question.gold;
+  byId("decoding").parentNode.hidden = !gold;
   select();
   document.body.dataset.searched = String(1 + Number(document.body.dataset.searched || 0));
 }
@@ -50,7 +51,7 @@ async function afterChoice(words) {
   if (!found || state.node !== chosen) return;
   const rows = found.tokens.map(({ token, score, probability, valid }) => {
     const force = make("button", { type: "button", ...(valid ? {} : { disabled: "" }) }, valid ? "force" : "forbidden");
-    force.addEventListener("click", () => searchFor([...words, token]));
+    force.addEventListener("click", () => searchFor(question.line, question.gold, [...words, token]));
     return make("tr", {}, make("td", { dir: "auto" }, token), make("td", {}, number(score)),
       make("td", {}, percent(probability, 1)), make("td", {}, force));
   });
@@ -60,7 +61,5 @@ async function afterChoice(words) {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  question.line = byId("line").value;
-  question.gold = byId("gold").value;
-  searchFor([]);
+  searchFor(byId("line").value, byId("gold").value, []);
 });

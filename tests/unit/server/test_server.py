@@ -228,6 +228,24 @@ def test_in_a_browser_a_forced_token_gives_what_the_library_gives(
         assert browser.faults == []
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser: `apt-get install chromium` brings one")
+def test_in_a_browser_a_search_that_fails_leaves_the_one_before(client: Client, tmp_path: Path) -> None:
+    """What follows "ba" in the shown sentence is asked for that sentence, not for the one that failed."""
+    with opened_browser(tmp_path) as browser:
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        browser.value("document.getElementById('line').value = 'ba'")
+        browser.click("#ask button")
+        browser.wait("document.body.dataset.searched === '1'")
+        for name, text in (("line", "ko"), ("gold", "lu")):
+            browser.value(f"document.getElementById('{name}').value = '{text}'")
+        browser.click("#ask button")
+        browser.wait("document.getElementById('said').textContent")
+        assert "gold has other words" in browser.value("document.getElementById('said').textContent")
+        browser.click(".node")
+        browser.wait("document.getElementById('next-tokens')")
+        assert browser.value("document.getElementById('said').textContent") == ""
+
+
 def test_requests_that_wait_are_decoded_together_and_a_full_line_is_refused(
     run: argbeam.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
