@@ -41,6 +41,8 @@ def lines_svg(
 ) -> bytes:
     """Curves over whole numbers; `ticks` are the marked ones, if not all. A dashed line beside a solid one of its
     colour has no name."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(title, x_label, y_label)
     curves = [curve for curve in curves if curve.y]
     for number, curve in enumerate(curves):
@@ -49,6 +51,8 @@ def lines_svg(
         axes.errorbar(curve.x, curve.y, yerr=curve.spread or None, capsize=2, **look)
     if ticks:
         axes.set_xticks(ticks)
+    if all(value.is_integer() for curve in curves for value in curve.y):  # beams and other counts
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     solid = {curve.colour for curve in curves if not curve.dashed}
     _name_ends(figure, axes, [curve for curve in curves if not curve.dashed or curve.colour not in solid])
     return _svg(figure)

@@ -14,7 +14,7 @@ from argbeam.errors import ArgbeamError
 from argbeam.files import append_record, write_atomic
 from argbeam.reports import plots, report
 from argbeam.reports.glossary import part_title
-from argbeam.reports.plots import Curve
+from argbeam.reports.plots import Curve, lines_svg
 from argbeam.reports.report import diagnostics_table, read_runs, score_tables, settings_table, write_report
 from argbeam.settings.recipe_files import parse_recipe, recipe_to_json
 from refusals import refusal
@@ -263,6 +263,13 @@ def test_the_page_holds_every_table_and_plot_and_points_nowhere(tmp_path: Path) 
     assert METRIC in "".join(folded) and METRIC not in re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
     assert any("<h2>Settings that differ</h2>" in part for part in folded)
     assert "| BSO | 20.00 (+0.00) |" in notes.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("last", "halves"), [(6.0, False), (5.9, True)])
+def test_an_axis_of_whole_numbers_has_no_fractions(last: float, halves: bool) -> None:
+    beams = Curve("BSO", [1, 2, 3, 4, 5], [2.0, 3.0, 4.0, 5.0, last], "#000000")
+    marks = re.findall(r">([0-9.]+)</text>", lines_svg("Beam", "epoch", [beams]).decode())
+    assert any(float(mark) % 1 for mark in marks) is halves
 
 
 def test_a_system_has_one_colour_on_all_plots_and_losses_of_two_kinds_share_no_axis(
