@@ -166,7 +166,8 @@ function panel(run, about, view, r) {
   const tree = make("div", { class: "tree", tabindex: 0, "aria-label": `tree of ${about.system}` });
   if (shown) tree.append(drawTree(shown, r));
   const outputs = run.outputs.map(([text, score, finished], i) => make("tr", {}, make("td", {}, i + 1),
-    make("td", {}, number(score)), make("td", { dir: "auto" }, text, finished ? "" : " (unfinished)")));
+    make("td", {}, number(score)), make("td", { dir: "auto" }, text || "(empty)", finished ? "" : " (unfinished)")));
+  if (!outputs.length) outputs.push(make("tr", {}, make("td", {}), make("td", {}), make("td", {}, "none: a dead end")));
   const gold = run.gold_score === null ? [] :
     [make("tr", {}, make("td", {}, "gold"), make("td", {}, number(run.gold_score)), make("td", {}, verdict(run)))];
   return make("section", {}, ...(data.runs.length > 1 ? [make("h2", {}, about.system)] : []),

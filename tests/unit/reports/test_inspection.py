@@ -160,6 +160,22 @@ def test_a_filter_that_no_sentence_passes_leaves_nothing_of_the_last_one(browser
 
 
 @needs_browser
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [([["", -4.3, True]], "(empty)"), ([["", -4.3, False]], "(empty) (unfinished)"), ([], "none: a dead end")],
+)
+def test_an_output_without_words_and_no_output_are_told_apart(
+    outputs: list[Any], said: str, browser: Browser, tmp_path: Path
+) -> None:
+    data = figure_data()
+    data["sentences"][0]["runs"][0]["outputs"] = outputs
+    page, _ = write_inspection(data, tmp_path)
+    browser.open(page)
+    row = browser.value("document.querySelector('#runs table tr:nth-child(2) td:nth-child(3)').textContent")
+    assert row == said
+
+
+@needs_browser
 def test_no_token_covers_its_score_and_arrows_reach_both_runs(browser: Browser, tmp_path: Path) -> None:
     """Tokens of wide letters, of one long word and of none at all."""
     data = figure_data()
