@@ -42,7 +42,9 @@ class ScoreRule(Protocol):
         self, score_BK: Float[Tensor, "B K"], tokens_BKC: Float[Tensor, "B K C"]
     ) -> Float[Tensor, "B K C"]:
         """Score of each successor from its parent's and its newest token's; minus infinity of a dead parent."""
-        return score_BK[..., None] + tokens_BKC
+        # A parent without a score has successors without one, even if the tokens' scores, which may be those of another
+        # row, are not numbers.
+        return torch.where(score_BK[..., None] > NEVER, score_BK[..., None] + tokens_BKC, score_BK[..., None])
 
     def finished_scores(
         self, score_BK: Float[Tensor, "B K"], length: int | Float[Tensor, "B K"]

@@ -1,4 +1,4 @@
-"""Bounds on the scores that a prefix can still reach."""
+"""Scores of successors, and bounds on the scores that a prefix can still reach."""
 
 import math
 
@@ -33,3 +33,15 @@ def test_the_bound_of_log_probabilities_is_never_exceeded(
 def test_raw_scores_have_no_bound_while_a_prefix_is_alive(rule: ScoreRule) -> None:
     bound_B = rule.bound(torch.tensor([-3.0, NEVER]), torch.tensor([4, 4]))
     assert bound_B.tolist() == [math.inf, NEVER]
+
+
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum(), LogprobSum()])
+def test_a_dead_parent_has_dead_successors_whatever_their_tokens_score(rule: ScoreRule) -> None:
+    """On a CPU its tokens have the scores of another live row, which may be of a sentence without numbers."""
+    found_11C = rule.prefix_scores(torch.tensor([[NEVER]]), torch.tensor([[[math.nan, math.inf, NEVER, 2.0]]]))
+    assert found_11C.tolist() == [[[NEVER] * 4]]
+
+
+@pytest.mark.parametrize("rule", [LastScore(), ScoreSum(), LogprobSum()])
+def test_a_parent_that_is_not_a_number_has_successors_that_are_none(rule: ScoreRule) -> None:
+    assert rule.prefix_scores(torch.tensor([[math.nan]]), torch.tensor([[[2.0, NEVER]]])).isnan().all()
