@@ -246,7 +246,8 @@ def _no_endings(beam: Beam, settings: SearchSettings, gold_length_B: Int[Tensor,
     none_B = torch.zeros_like(beam.gold_score_B, dtype=torch.bool)
     steps_B = torch.zeros_like(none_B, dtype=torch.int64) if gold_length_B is None else gold_length_B
     open_length = gold_length_B is None and settings.stop is not None
-    finished = Finished.empty(len(none_B), settings.outputs, like=beam.score_BK) if open_length else None
+    # One finished prefix ends a search whose outputs nobody asks for.
+    finished = Finished.empty(len(none_B), max(settings.outputs, 1), like=beam.score_BK) if open_length else None
     return Endings(none_B, none_B, steps_B, finished)
 
 
@@ -275,6 +276,7 @@ def _result(
         score_BN = torch.where(top_BN, best_B1, finished.score_BN)
         places_BN = torch.where(top_BN, place_B1, finished.place_BN)
         time_BN = torch.where(top_BN, endings.steps_B[:, None] - 1, finished.time_BN)
+        ended_BN = ended_BN[:, : settings.outputs]
     else:
         score_BN = beam.score_BK[:, : settings.outputs]
         ended_BN = ~dead_B[:, None] & (score_BN != NEVER)

@@ -147,6 +147,16 @@ def test_an_unfinished_output_is_scored_as_a_finished_one_of_its_length() -> Non
         assert result.score_BN[0, 0].item() == pytest.approx(two, abs=1e-6)
 
 
+@pytest.mark.parametrize("stop", [StopTop(), StopBest(), StopBest(cut_off=True), None])
+def test_a_search_without_outputs_has_the_beams_of_a_search_for_one(stop: Stop | None) -> None:
+    found, one = (search_table(BEST_ENDS, beam=2, length=4, stop=stop, n_best=n_best) for n_best in (0, 1))
+    assert (
+        found.tokens_BNT.shape[:2] == found.score_BN.shape == found.length_BN.shape == found.finished_BN.shape == (1, 0)
+    )
+    for ours, expected in zip(vars(found.beams).values(), vars(one.beams).values(), strict=True):
+        assert torch.equal(ours, expected)
+
+
 @pytest.mark.parametrize("stop", [None, StopTop(), StopBest()])
 def test_at_most_the_beam_is_returned_whatever_n_best_is(stop: Stop | None) -> None:
     """Beam 2 finds three finished outputs under `best` (5.0, 3.0, 1.0 above); the two best are returned."""
