@@ -99,7 +99,7 @@ def test_a_search_is_the_search_over_lists(
 
 @given(
     case=open_cases,
-    power=st.sampled_from([0.0, 0.5, 1.0, 1.5]),
+    power=st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5]),
     beam=st.integers(1, 40),
     n_best=st.integers(1, 4),
     cut_off=st.booleans(),

@@ -105,8 +105,8 @@ class LogprobSum(ScoreRule):
         return score_BK / length**self.length_power
 
     def bound(self, score_B: Tensor, limit_B: Tensor) -> Tensor:
-        # Sums only fall; divided by the largest length they fall least.
-        return score_B / limit_B.to(score_B.dtype).pow(self.length_power)
+        # Sums only fall; divided by the largest length they fall least. A power below 0 multiplies them by 1 or more.
+        return score_B / limit_B.to(score_B.dtype).pow(max(self.length_power, 0.0))
 
 
 def with_power(rule: ScoreRule, power: float) -> ScoreRule:

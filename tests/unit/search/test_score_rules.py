@@ -14,7 +14,7 @@ from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, 
     total=st.floats(-30, 0),
     later=st.lists(st.floats(-5, 0), min_size=1, max_size=4),
     length=st.integers(1, 5),
-    power=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    power=st.sampled_from([-0.7, 0.0, 0.5, 1.0, 2.0]),
 )
 @settings(max_examples=100)
 def test_the_bound_of_log_probabilities_is_never_exceeded(
