@@ -280,7 +280,7 @@ def _is_end(token, END: tl.constexpr, END_2: tl.constexpr, END_3: tl.constexpr, 
 def _prefix_scores(value, parent_score, SUMS: tl.constexpr):
     """Scores of successors from those of their newest tokens and of their parents, by row."""
     if SUMS:
-        return value + parent_score[:, None]
+        value += parent_score[:, None]
     return tl.where(parent_score[:, None] > -float("inf"), value, parent_score[:, None])
 
 

@@ -131,6 +131,8 @@ def search_in_parts(
     `watch` is called after every step.
     """
     check_end_symbol(choices, open_length=settings.stop is not None)
+    if steps < 1:
+        raise ConfigError(f"steps = {steps}: must be at least 1, and at least the longest of length_B")
     if gold is not None and settings.rule.valid_only:
         raise ConfigError(f"{settings.rule.name} in a search with gold: it is for decoding; logprob_sum is accepted")
     batch, on_host = length_B.shape[0], host_may_look(length_B)

@@ -91,8 +91,8 @@ class AdamWOptimizer(Settings):
     warmup: int = Field(default=0, ge=0, description="updates over which the rate rises from 0")
     schedule: Literal["constant", "cosine", "inverse_sqrt"] = Field(
         default="constant",
-        description="rate after the warm-up: constant, half a cosine down to 0 at the stage's last update, or falling "
-        "with the root of the update",
+        description="rate after the warm-up: constant, half a cosine down to nearly 0 at the stage's last update, or "
+        "falling with the root of the update",
     )
     max_norm: MaxNorm = 5.0
     average: Average = 0.0
