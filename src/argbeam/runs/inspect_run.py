@@ -13,13 +13,12 @@ from argbeam.errors import DataError
 from argbeam.losses import POLICIES, last_beam
 from argbeam.models.contract import Attends
 from argbeam.runs.load import Run
-from argbeam.search.gold import Restart
 from argbeam.search.recorder import TreeStep
 from argbeam.search.score_rules import NEVER, SCORE_RULES
 from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import STOPS
 from argbeam.search.successors import along_gold, gold_is_valid
-from argbeam.settings.losses import BsoLoss, SearchLoss
+from argbeam.settings.losses import BsoLoss, CrfLoss, SearchLoss
 from argbeam.tasks.contract import Item, Task
 
 _FATES = "kdeg"  # kept, dropped, ended, gold that is not among the best
@@ -158,11 +157,15 @@ def _training_search(run: Run, beam: int) -> tuple[TrainingSearch, dict[str, Any
         beam, constrained, stop = last_beam(stage), loss.constrained, STOPS[loss.stop]
     if isinstance(loss, BsoLoss):
         rule, policy, margin, growth = SCORE_RULES[loss.rule], loss.policy, loss.margin, loss.margin_per_token
+    if isinstance(loss, CrfLoss):  # it compares probabilities, and has no margin
+        policy, margin = "restart" if loss.restarts else "early_update", 0.0
     successors = task.constraint if constrained else task.unconstrained
     settings = SearchSettings(beam, rule, stop if task.open_length else None, n_best=0, specials=task.target.specials)
-    made = POLICIES[policy](margin, growth) if policy != "restart" else Restart(margin, growth)
     view = {"beam": beam, "policy": policy, "margin": margin, "margin_per_token": growth, "constrained": constrained}
-    return TrainingSearch(successors, settings, made), {**view, "own": isinstance(loss, SearchLoss)}
+    return TrainingSearch(successors, settings, POLICIES[policy](margin, growth)), {
+        **view,
+        "own": isinstance(loss, SearchLoss),
+    }
 
 
 def _described(

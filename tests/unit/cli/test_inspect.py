@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from argbeam.data.batches import make_batch
+from argbeam.losses import make_loss
+from argbeam.runs.inspect_run import InspectRequest, inspect_runs
 from argbeam.runs.load import load
 from command import Command
+from small_runs import RATES, finish, small_recipe
 
 HOSTILE = "</script><b>x"
 
@@ -66,6 +70,24 @@ def test_two_runs_stand_side_by_side_on_the_same_sentences(
     assert [len(sentence["runs"]) for sentence in data["sentences"]] == [2] * 4
     done = argbeam("inspect", runs["bso"], "--against", runs["translation"], "--out", tmp_path)
     assert done.returncode == 2 and "its sentences are not those of" in done.stderr
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_training_search_of_a_crf_is_that_of_its_loss(restarts: bool, tmp_path: Path) -> None:
+    """It has no margin. With restarts all violations shown are those that the loss counts."""
+    loss = {"kind": "crf", "train_beam": 2, "restarts": restarts, "constrained": True}
+    finish(small_recipe(stages={"only": {"epochs": 1, "loss": loss, "optimizer": RATES, "keep": "last"}}), tmp_path)
+    run, request = load(tmp_path, device="cpu"), InspectRequest((2,), split="dev")
+    items = request.items(run)
+    data = inspect_runs([run], [items], request)
+    about = data["runs"][0]["training"]
+    policy = "restart" if restarts else "early_update"
+    assert (about["policy"], about["margin"], about["beam"], about["own"]) == (policy, 0.0, 2, True)
+    if restarts:
+        batch = make_batch([run.task.example(item, number) for number, item in enumerate(items)])
+        counted = make_loss(run.recipe.stages["only"].loss, run.task).at(0)(run.model, batch, None).sums["violations"]
+        views = [sentence["runs"][0]["training"] for sentence in data["sentences"]]
+        assert sum(sum(view.get("violation", ())) for view in views) == counted > 0
 
 
 def test_lines_have_the_plain_search_alone_and_stay_text(
