@@ -85,6 +85,12 @@ def signature_of(metrics: Sequence[Metric], about: str) -> str:
     return "|".join(parts)
 
 
+def metric_name(dev: dict[str, Any]) -> str:
+    """The name of the score `value` in dev figures, such as BLEU: that of the first part with its value."""
+    parts = list(dev)[list(dev).index("value") + 1 :]  # figures before it may be equal by chance
+    return next((name.upper() for name in parts if dev[name] == dev["value"]), "score")
+
+
 _MATCHES: Mapping[str, Callable[[RankedOutputs], tuple[float | int, int]]] = {
     "exact": lambda one: (one.best == one.reference, 1),
     "unseen": lambda one: (one.best == one.reference and not one.seen, not one.seen),

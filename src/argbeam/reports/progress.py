@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from argbeam.errors import counted
+from argbeam.metrics.outputs import metric_name
 from argbeam.settings import Recipe
 from argbeam.training.events import Doing, Event, Notice, Progress, Record
-from argbeam.training.kept_weights import metric_name
 
 _LINE_EVERY = 30.0  # seconds between two lines of progress
 

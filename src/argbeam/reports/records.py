@@ -5,13 +5,14 @@ import re
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from argbeam.errors import DataError, counted
 from argbeam.files import read_records
+from argbeam.metrics.outputs import metric_name
 from argbeam.settings.mistakes import kind_of
 
 T = TypeVar("T")
@@ -27,16 +28,15 @@ class StartRow:
 
 @dataclass(frozen=True)
 class DevFigures:
-    """Dev figures of an epoch: `value` is BLEU or UAS, decoded with beam `test_beam`."""
+    """Dev figures of an epoch: `value` is its score in `metric`, such as BLEU, decoded with beam `test_beam`."""
 
     value: float | None = None
     test_beam: int | None = None
-    bleu: float | None = None
-    uas: float | None = None
+    metric: str = ""
 
-    @property
-    def metric(self) -> str:
-        return "UAS" if self.uas is not None else "BLEU" if self.bleu is not None else "score"
+
+def _with_metric(dev: Any) -> Any:
+    return {**dev, "metric": metric_name(dev)} if isinstance(dev, dict) and "value" in dev else dev
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EpochRow:
 
     stage: str
     epoch: int
-    dev: DevFigures
+    dev: Annotated[DevFigures, BeforeValidator(_with_metric)]
     beam: int | None = None
     loss_per_word: float | None = None
     gradient_norm: float | None = None

@@ -7,6 +7,7 @@ is kept. A stage that starts from random weights has nothing to keep.
 from typing import Any
 
 from argbeam.losses import Loss
+from argbeam.metrics.outputs import metric_name
 from argbeam.search.score_rules import SCORE_RULES, ScoreRule
 from argbeam.settings import Stage
 from argbeam.training.state import Position
@@ -75,12 +76,6 @@ def out_of_patience(stage: Stage, loss: Loss, position: Position) -> bool:
         return False
     # While the loss changes, as with a growing beam, a worse figure says little: epochs count from the last change.
     return not any(changes(loss, e) for e in range(epoch - patience + 1, epoch + 1))
-
-
-def metric_name(dev: dict[str, Any]) -> str:
-    """The name of the score in dev figures, such as BLEU."""
-    parts = list(dev)[list(dev).index("value") + 1 :]  # figures before it may be equal by chance
-    return next((name.upper() for name in parts if dev[name] == dev["value"]), "score")
 
 
 def stage_record(

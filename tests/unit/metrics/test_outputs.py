@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 
 from argbeam.errors import DataError
-from argbeam.metrics.outputs import RankedOutputs, make_metric, signature_of
+from argbeam.metrics.outputs import RankedOutputs, make_metric, metric_name, signature_of
 from argbeam.metrics.regular_expressions import parse, same_strings
 from argbeam.metrics.significance import compare_bleu, compare_statistics
 
@@ -141,3 +141,9 @@ def test_equality_is_that_of_matches_over_all_short_strings() -> None:
     # What differs in short strings is never equal (above); what is equal is found.
     assert equal > 3
     assert same_strings("( a | b ) *", "( a * b * ) *") and not same_strings("( a b ) *", "a * b *")
+
+
+def test_the_score_of_dev_has_the_name_of_its_part_whatever_other_figures_are() -> None:
+    """No sentence without gold and no right output are both 0."""
+    dev = {"perplexity": 2.0, "without_gold": 0, "value": 0.0, "regex": 0.0, "exact": 0.0, "test_beam": 5}
+    assert metric_name(dev) == "REGEX"

@@ -30,7 +30,7 @@ def records(folder: Path, *lines: dict[str, Any]) -> Path:
 def test_records_of_a_run_are_rows_by_kind_and_other_keys_and_kinds_are_ignored(tmp_path: Path) -> None:
     found = read_run_records(records(tmp_path, START, EPOCH, {"kind": "resume", "update": 1}, STAGE), fix="")
     assert found.starts == [StartRow("cpu")]
-    assert found.epochs == [EpochRow("bso", 0, DevFigures(3.0, None, 3.0), beam=2, seconds=1.5)]
+    assert found.epochs == [EpochRow("bso", 0, DevFigures(3.0, metric="BLEU"), beam=2, seconds=1.5)]
     assert found.stages == [StageRow("bso", 1, 0, 2.0, "score")]
 
 

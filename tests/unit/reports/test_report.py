@@ -289,6 +289,23 @@ def test_a_system_has_one_colour_on_all_plots_and_losses_of_two_kinds_share_no_a
     assert "Dev BLEU at beam 5, word ordering" in drawn
 
 
+def test_dev_scores_of_two_metrics_share_no_axis_and_each_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs whose epochs are chosen by exact matches, beside which BLEU is measured, and by the five best outputs."""
+    drawn: dict[str, list[Curve]] = {}
+    monkeypatch.setattr(report, "lines_svg", lambda title, _, curves: drawn.update({title: curves}) or b"")
+    runs = []
+    for name, figures in (("A", {"exact": 4.0, "bleu": 50.0}), ("B", {"top5": 4.0})):
+        runs.append(write_run(tmp_path / name, name, CROSS_ENTROPY, task="text2text"))
+        dev = {"perplexity": 4.0, "value": 4.0, **figures, "test_beam": 5}
+        append_record(runs[-1] / "records.jsonl", {"kind": "epoch", "stage": "train", "epoch": 1, "dev": dev})
+    write_report(runs, tmp_path / "report")
+    scores = {title: {c.label for c in curves if c.y} for title, curves in drawn.items() if title.startswith("Dev")}
+    places = "at beam 5, text2text"
+    assert scores == {f"Dev BLEU {places}": {"A", "B"}, f"Dev EXACT {places}": {"A"}, f"Dev TOP5 {places}": {"B"}}
+
+
 @pytest.mark.parametrize("ends", [(1.0, 2.0, 3.0), (1.0, 1.0, 1.001, 9.0), (-5.0, *[2.0] * 15)])
 def test_lines_are_named_at_their_ends_and_names_cover_neither_axes_nor_each_other(ends: tuple[float, ...]) -> None:
     figure, axes = plots._figure("Dev BLEU at beam 5, word ordering", "epoch", "")

@@ -28,7 +28,6 @@ from argbeam.tasks.contract import Score
 from argbeam.training import epoch_record
 from argbeam.training.epoch_record import epoch_figures
 from argbeam.training.events import Event, Notice, Progress, Record, Saved
-from argbeam.training.kept_weights import metric_name
 from argbeam.training.loop import Trainer
 from argbeam.training.optimizer import Adagrad
 from argbeam.training.state import Position
@@ -573,9 +572,3 @@ def test_searches_on_dev_are_recorded_once_for_all_stages_and_find_the_same(
     captures = [(record["decode_captures"], record["decode_captured_shapes"]) for record in records]
     assert captures == [(0, 0), (2, 1), (2, 1)]
     assert records_of(events, "stage")[0]["decode_captures"] == 2
-
-
-def test_the_score_of_dev_has_the_name_of_its_part_whatever_other_figures_are() -> None:
-    """No sentence without gold and no right output are both 0."""
-    dev = {"perplexity": 2.0, "without_gold": 0, "value": 0.0, "regex": 0.0, "exact": 0.0, "test_beam": 5}
-    assert metric_name(dev) == "REGEX"
