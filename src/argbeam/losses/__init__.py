@@ -1,7 +1,7 @@
 """Losses: what training minimises, by the name a recipe gives it.
 
 Read `bso` and `replay` first: a search finds violations without gradient, the replay scores the few tokens that count
-with gradient. `contract` is what every loss meets. No search belongs here: losses call `beam_search`.
+with gradient. `contract` is what every loss meets. No search belongs here: losses call that of `search`.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,7 @@ _PREFIX = "huggingface."
 class PretrainedTokenizer:
     """One side of a pair. A source has the special tokens that the model expects; a target ends before its end symbol.
 
-    `prompt` is what the decoder reads before an output, None of a causal model.
+    `prompt` is what the decoder reads before an output; that of a causal model is empty.
     """
 
     tokenizer: Any

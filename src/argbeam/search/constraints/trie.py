@@ -57,7 +57,7 @@ class TrieTables:
 class Trie:
     """The entries of a list, each with the end symbol at its end where outputs have open length.
 
-    `entries` counts them without duplicates. Make one with `of`; `to_bytes` and `from_bytes` save it.
+    `entries` counts them without duplicates. Make one with `of`; `saved` is a file of it for `from_bytes`.
     """
 
     first_X: IntArray
