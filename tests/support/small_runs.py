@@ -124,7 +124,7 @@ def with_epochs(recipe: Recipe, number: int) -> Recipe:
     return recipe.model_copy(update={"stages": stages})
 
 
-def finish(recipe: Recipe, folder: Path) -> list[Event | Notice]:
+def finish(recipe: Recipe, folder: Path) -> list[Event]:
     """Train to the end; everything that happened."""
     return list(train(recipe, folder))
 
@@ -180,10 +180,10 @@ def timeless_records(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def texts(events: Sequence[Event | Notice]) -> Iterator[str]:
+def texts(events: Sequence[Event]) -> Iterator[str]:
     """The notices among events."""
     return (event.text for event in events if isinstance(event, Notice))
 
 
-def progress_of(events: Sequence[Event | Notice]) -> list[Progress]:
+def progress_of(events: Sequence[Event]) -> list[Progress]:
     return [event for event in events if isinstance(event, Progress)]

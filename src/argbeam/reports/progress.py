@@ -13,7 +13,7 @@ from argbeam.training.events import Doing, Event, Notice, Progress, Record
 
 _LINE_EVERY = 30.0  # seconds between two lines of progress
 
-Show = Callable[[Event | Notice], None]
+Show = Callable[[Event], None]
 
 
 def note(text: str) -> None:
@@ -77,7 +77,7 @@ def _dev_parts(dev: dict[str, Any]) -> list[str]:
 _LINES = {"stage_start": start_line, "epoch": epoch_line, "stage": stage_line}
 
 
-def _text(event: Event | Notice) -> str:
+def _text(event: Event) -> str:
     """The line for an event; empty for progress and checkpoints."""
     if isinstance(event, Record):
         return _LINES[event.values["kind"]](event.values)
@@ -97,7 +97,7 @@ def _epoch(event: Progress) -> str:
 def _lines(prefix: str) -> Show:
     last = time.monotonic()
 
-    def show(event: Event | Notice) -> None:
+    def show(event: Event) -> None:
         nonlocal last
         text = _text(event)
         if isinstance(event, Progress) and time.monotonic() - last >= _LINE_EVERY:
@@ -122,7 +122,7 @@ def _bar(recipe: Recipe, prefix: str) -> Iterator[Show]:
     with Bars(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(f"{prefix}{next(iter(recipe.stages))}", total=None, figures="")
 
-        def show(event: Event | Notice) -> None:
+        def show(event: Event) -> None:
             if isinstance(event, Progress):
                 stage, figures = f"{prefix}{_epoch(event)}", "  ".join(_figures(event))
                 bars.update(bar, description=stage, total=event.updates, completed=event.update, figures=figures)

@@ -14,7 +14,7 @@ from argbeam.runs.train import train
 from argbeam.runtime.group import ALONE, Group
 from argbeam.runtime.signals import stop_signals
 from argbeam.settings import Recipe
-from argbeam.training.events import Event, Notice, Record, Saved
+from argbeam.training.events import Event, Record, Saved
 
 _STOPPING = "argbeam: stopping after this update; a second signal stops at once"
 
@@ -70,7 +70,7 @@ def train_run(recipe: Recipe, folder: Path, *, title: str = "", group: Group = A
     return outcome
 
 
-def _unseen(event: Event | Notice) -> None:
+def _unseen(event: Event) -> None:
     """Show nothing."""
 
 

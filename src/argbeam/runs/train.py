@@ -38,7 +38,7 @@ from argbeam.training.state import Position
 
 def train(
     recipe: Recipe, folder: Path, *, stop_asked: Callable[[], bool] = lambda: False, group: Group = ALONE
-) -> Iterator[Event | Notice]:
+) -> Iterator[Event]:
     """Train a recipe into a run folder, or resume the run in it; yields the events of training.
 
     All processes of the group must see the folder; the first one writes.
@@ -49,7 +49,7 @@ def train(
         yield from _train(recipe, folder, stop_asked, group)
 
 
-def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: Group) -> Iterator[Event | Notice]:
+def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: Group) -> Iterator[Event]:
     found = look_for_all(recipe, folder, group)
     yield from map(Notice, found.notices)
     if found.finished:
