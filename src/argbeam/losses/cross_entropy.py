@@ -18,7 +18,6 @@ from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.live_rows import host_may_look
 from argbeam.search.score_rules import NEVER, LogprobSum
-from argbeam.search.stop_rules import StopBest
 from argbeam.search.successors import Successors, allowed_tokens, along_gold, check_gold
 from argbeam.search.top_k import best_columns
 
@@ -59,8 +58,7 @@ class CrossEntropy(Loss):
     label_smoothing: float = 0.0
     valid: Successors | None = None
     pruning: PruningWeights | None = None
-    beam, reset_optimizer, weights = 0, False, None
-    stop = StopBest()
+    beam = 0
 
     @property
     def rule(self) -> LogprobSum:

@@ -42,7 +42,6 @@ class Matchers:
 
     compiled: Any
     vocabulary: int
-    end_symbol: bool = True
 
     @staticmethod
     def of_grammar(grammar: Grammar) -> "Matchers":
@@ -77,7 +76,6 @@ class MatcherChoices:
     matchers: tuple[Any, ...]
     vocabulary: int
     device: torch.device
-    end_symbol: bool = True
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:

@@ -38,7 +38,6 @@ class Pushdown:
 
     automaton: Automaton
     depth: int
-    end_symbol: bool = True
     _tables: dict[torch.device, PushdownTables] = field(default_factory=dict, repr=False)
 
     def start(self, batch: Batch) -> "PushdownChoices":
@@ -87,7 +86,6 @@ class PushdownChoices:
     tables: PushdownTables
     stack_ND: Int[Tensor, "N D"]
     to_end_NC: Int[Tensor, "N C"] | None = None
-    end_symbol: bool = True
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:
