@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +10,11 @@ from numpy.typing import NDArray
 from argbeam.errors import DataError
 from argbeam.metrics.attachment import AttachmentCounts, attachment_signature
 from argbeam.metrics.bleu import bleu_tokenizer, check_pairs
-from argbeam.metrics.outputs import RankedOutputs, Statistics, make_metric
+from argbeam.metrics.outputs import RankedOutputs, Statistics, make_metric, percentage
 
 _SAMPLES, _SEED = 1000, 12345
 _TEST = f"bs:{_SAMPLES}|seed:{_SEED}|tails:2"
 _Counts = NDArray[np.int64]
-_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,44 +79,37 @@ def compare_attachment(
             f"attachment: {_extent(system)} against {_extent(baseline)}; "
             "both systems need the same sentences, at least one, with the same words scored"
         )
-    words_N = np.array([counts.words for counts in baseline])
-    signature = f"{attachment_signature(punctuation)}|{_TEST}"
-    correct = {
-        "uas": np.array([[counts.uas_correct for counts in one] for one in (system, baseline)]),
-        "las": np.array([[counts.las_correct for counts in one] for one in (system, baseline)]),
-    }
-    counts_MN = _resampled(len(words_N))
-    words_M = np.maximum(counts_MN @ words_N, 1)
+    signature = attachment_signature(punctuation)
     tests = {}
-    for name, correct_2N in correct.items():
-        scores = [100 * int(one_N.sum()) / max(int(words_N.sum()), 1) for one_N in correct_2N]
-        scores_M = [100 * (counts_MN @ one_N) / words_M for one_N in correct_2N]
-        tests[name] = _test(scores, scores_M, f"{name}|{signature}")
+    for name, correct in (("uas", attrgetter("uas_correct")), ("las", attrgetter("las_correct"))):
+        system_N2, baseline_N2 = (
+            np.array([(correct(counts), counts.words) for counts in one], np.float64) for one in (system, baseline)
+        )
+        tests[name] = _compared(percentage, system_N2, baseline_N2, f"{name}|{signature}")
     return tests
 
 
 def _compared(
     score: Callable[[Statistics], float], system_NS: Statistics, baseline_NS: Statistics, signature: str
 ) -> PairedBootstrap:
+    """The test from statistics by sentence, whose sums `score` turns into a score."""
     sides, counts_MN = (system_NS, baseline_NS), _resampled(len(baseline_NS))
-    scores_M = [np.array([score(sums_S) for sums_S in counts_MN @ one_NS]) for one_NS in sides]
-    return _test([score(one_NS.sum(0)) for one_NS in sides], scores_M, f"{signature}|{_TEST}")
+    scores = [score(one_NS.sum(0)) for one_NS in sides]
+    system_M, baseline_M = (np.array([score(sums_S) for sums_S in counts_MN @ one_NS]) for one_NS in sides)
+    difference = abs(scores[0] - scores[1])
+    # Shifted by their mean, the resampled differences are what chance makes of no difference.
+    differences_M = system_M - baseline_M
+    as_large = int((np.abs(differences_M - differences_M.mean()) >= difference).sum())
+    p_value = 1.0 if difference == 0 else (as_large + 1) / (_SAMPLES + 1)
+    return PairedBootstrap(
+        system_score=scores[0], baseline_score=scores[1], p_value=p_value, signature=f"{signature}|{_TEST}"
+    )
 
 
 def _resampled(sentences: int) -> _Counts:
     """How often each sentence occurs in each sample."""
     index_MN = np.random.default_rng(_SEED).choice(sentences, size=(_SAMPLES, sentences), replace=True)
     return np.stack([np.bincount(index_N, minlength=sentences) for index_N in index_MN])
-
-
-def _test(scores: Sequence[float], scores_M: Sequence[_Floats], signature: str) -> PairedBootstrap:
-    """The test from the scores of system and baseline, and from those of each sample."""
-    difference = abs(scores[0] - scores[1])
-    # Shifted by their mean, the resampled differences are what chance makes of no difference.
-    differences_M = scores_M[0] - scores_M[1]
-    as_large = int((np.abs(differences_M - differences_M.mean()) >= difference).sum())
-    p_value = 1.0 if difference == 0 else (as_large + 1) / (_SAMPLES + 1)
-    return PairedBootstrap(system_score=scores[0], baseline_score=scores[1], p_value=p_value, signature=signature)
 
 
 def _extent(by_sentence: Sequence[AttachmentCounts]) -> str:
