@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from argbeam.data.readers.iwslt import iwslt_folder, missing_files
+from argbeam.data.readers.text import COMPRESSIONS, unpacked
 from argbeam.files import write_atomic
 from argbeam.reports.progress import note
 from argbeam.reproduce.experiments import EXPERIMENTS
@@ -18,7 +19,6 @@ from argbeam.tasks.iwslt import prepared as read_iwslt
 GENERATED = "generated"
 SPLITS = ("train", "dev", "test")
 _SIDES = (("source", "de"), ("target", "en"))
-_COMPRESSIONS = ("", ".xz", ".gz")
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,6 @@ def _iwslt(root: Path, prepared: Path) -> Corpus:
 
 def _listed(root: Path, corpus: Corpus, files: Mapping[str, Sequence[str]], **settings: Any) -> Corpus:
     """The corpus with its fixed file names, by key of the data settings; the files may be compressed."""
-
     lists = {key: [_compressed(root, file) for file in listed] for key, listed in files.items()}
     missing = tuple(file for listed in files.values() for file in listed if not _compressed(root, file))
     return replace(corpus, sets=(_data(root=str(root), **lists, **settings), *corpus.sets), missing=missing)
@@ -220,7 +219,7 @@ def _listed(root: Path, corpus: Corpus, files: Mapping[str, Sequence[str]], **se
 
 def _compressed(root: Path, file: str) -> str:
     """The name of the file as it is there, plain or compressed; empty: it is not."""
-    return next((file + ending for ending in _COMPRESSIONS if (root / (file + ending)).is_file()), "")
+    return next((file + ending for ending in COMPRESSIONS if (root / (file + ending)).is_file()), "")
 
 
 # 02-21, wsj_02, wsj-22: a section, or a range of them.
@@ -253,7 +252,7 @@ def _section_files(folder: Path, endings: tuple[str, ...]) -> dict[Path, set[int
     """Files with the sections that their names state; files across two splits are not used."""
     found: dict[Path, set[int]] = {}
     for path in sorted(folder.glob("*")):
-        plain = path.name.removesuffix(".gz").removesuffix(".xz")
+        plain = unpacked(path).name
         ending = next((one for one in endings if plain.endswith(one)), None)
         named = _SECTION.fullmatch(plain.removesuffix(ending)) if ending else None
         held = set(range(int(named[1]), int(named[2] or named[1]) + 1)) if named and path.is_file() else set()

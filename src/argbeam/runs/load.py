@@ -223,18 +223,23 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
             raise ValueError(f"stage = {stage!r}: the recipe has none of that name")
     task = task_of(recipe, found)
     chosen = devices.choose_device(device or recipe.runtime.device)
-    model = make_model(
-        recipe.model,
-        source_vocabulary=len(task.source),
-        target_vocabulary=len(task.target),
-        ordered_source=recipe.ordered_source,
-    ).to(chosen)
+    model = network_of(recipe, task).to(chosen)
     with interpreting(found.path):
         load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
     recorder = devices.make_recorder(recipe.runtime, chosen)
     captured = None if recorder is None else CapturedSearch(recorder)
     weights = f"{found.path.parent.name}/{found.path.name}"
     return Run(recipe, task, model, rule, stop, chosen, path, stage, weights, captured=captured)
+
+
+def network_of(recipe: Recipe, task: Task) -> Network:
+    """The recipe's model for the vocabularies of a task, its weights still to be drawn or loaded."""
+    return make_model(
+        recipe.model,
+        source_vocabulary=len(task.source),
+        target_vocabulary=len(task.target),
+        ordered_source=recipe.ordered_source,
+    )
 
 
 def _with_power_of_dev(run: Run, *, keep: bool) -> Run:

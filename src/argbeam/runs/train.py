@@ -15,11 +15,11 @@ from argbeam.decoding.batch_decoder import check_lengths, out_of_reach
 from argbeam.decoding.length_power import fingerprint
 from argbeam.errors import ConfigError, DataError, counted
 from argbeam.files import append_record, truncate_records, write_atomic, writing
-from argbeam.models import Network, load_weights, make_model
+from argbeam.models import Network, load_weights
 from argbeam.models.huggingface.folder import generation_warning
 from argbeam.runs import examples, layout
 from argbeam.runs.checkpoint import position_of, save_training, task_of
-from argbeam.runs.load import Run, open_trained
+from argbeam.runs.load import Run, network_of, open_trained
 from argbeam.runs.resume import look_for_all
 from argbeam.runtime import device as devices
 from argbeam.runtime.group import ALONE, Group
@@ -125,12 +125,7 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
 
 def build_model(recipe: Recipe, task: Task) -> Network:
     """The recipe's model with weights drawn from its seed."""
-    model = make_model(
-        recipe.model,
-        source_vocabulary=len(task.source),
-        target_vocabulary=len(task.target),
-        ordered_source=recipe.ordered_source,
-    )
+    model = network_of(recipe, task)
     model.initialise(bound=recipe.model.init, generator=torch.Generator().manual_seed(recipe.seed))
     return model
 
