@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import EOS
-from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Transformer, TransformerLm
+from argbeam.losses.replay import gold_outputs
+from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Model, Transformer, TransformerLm
 from argbeam.models.noise import Noise
+from argbeam.models.state import State
 from argbeam.search.constraints.trie import Trie
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, ShiftReduce, Successors, Unconstrained
@@ -39,6 +41,11 @@ class Task:
     naive: Callable[[Tokens], Next]
     target: Callable[[random.Random, Tokens], Tokens]
     stop: Stop | None
+
+
+def score(model: Model, state: State, gold_BT: Tensor) -> Tensor:
+    """Scores of the whole vocabulary at every step of the gold history, as (B, T, V)."""
+    return model.scores(gold_outputs(model, state, gold_BT))
 
 
 def any_words(rng: random.Random, source: Tokens) -> Tokens:

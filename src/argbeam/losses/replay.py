@@ -54,11 +54,6 @@ def unroll(
     return torch.stack(outputs)
 
 
-def score(model: Model, state: State, gold_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-    """Scores of the whole vocabulary at every step of the gold history, from one product."""
-    return model.scores(gold_outputs(model, state, gold_BT))
-
-
 def token_logprobs(
     model: Model, state: State, tokens_BRT: Int[Tensor, "B R T"], specials: SpecialTokens = STANDARD
 ) -> Float[Tensor, "B R T"]:

@@ -10,8 +10,7 @@ from torch import Tensor
 from argbeam.data.batches import make_batch
 from argbeam.losses import replay
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.losses.replay import score
-from loss_cases import EXAMPLES, MODELS, TRANSFORMERS, assert_same_loss, noisy_batch, small_lstm
+from loss_cases import EXAMPLES, MODELS, TRANSFORMERS, assert_same_loss, noisy_batch, score, small_lstm
 from loss_oracles import alone, noise_alone, prefix_logprob
 
 

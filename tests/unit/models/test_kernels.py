@@ -15,7 +15,6 @@ from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS
 from argbeam.losses import CrossEntropy, StepLoss
 from argbeam.losses.bso import Bso, one_minus_bleu
-from argbeam.losses.replay import score
 from argbeam.models import LstmSeq2Seq, Transformer, TransformerLm
 from argbeam.models.attention.cache import Cache, as_bias, attend
 from argbeam.models.attention.step_kernel import attend_to_slots, attend_to_source
@@ -36,7 +35,7 @@ from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.search.top_k import AllScores
 from argbeam.training import adagrad_kernel
 from argbeam.training.optimizer import Adagrad
-from loss_cases import small_lstm
+from loss_cases import score, small_lstm
 from tape import as_on_a_device
 
 # What is sent here runs on a GPU where there is one, and by the interpreter elsewhere.

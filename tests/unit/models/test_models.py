@@ -16,7 +16,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS
 from argbeam.decoding.batch_decoder import perplexity
-from argbeam.losses.replay import score, unroll
+from argbeam.losses.replay import unroll
 from argbeam.metrics.bleu import corpus_bleu
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Network, Transformer, TransformerLm, make_model
 from argbeam.models.network import VocabularyScorer
@@ -26,7 +26,7 @@ from argbeam.models.state import Places
 from argbeam.runs.load import Run, load
 from argbeam.search.score_rules import LogprobSum
 from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Model, TransformerLmModel, TransformerModel
-from loss_cases import MODELS, TRANSFORMERS, VOCABULARY, small_lstm
+from loss_cases import MODELS, TRANSFORMERS, VOCABULARY, score, small_lstm
 from loss_oracles import alone
 from small_models import MODELS as SMALL
 from small_models import (

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from argbeam.data.vocabulary import BOS
-from argbeam.losses.replay import score
 from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq
 from argbeam.models.lstm import Encoder
 from argbeam.models.network import LstmLayers
+from loss_cases import score
 from small_models import SOURCES, TARGETS, Made, batch_of, conv_model, language_model, lstm_model
 
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS
-from argbeam.losses.replay import score, shifted
+from argbeam.losses.replay import shifted
 from argbeam.models import Transformer, TransformerLm
 from argbeam.models.attention.layers import Positions, TransformerLayer
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
-from loss_cases import MODELS, TRANSFORMERS, VOCABULARY
+from loss_cases import MODELS, TRANSFORMERS, VOCABULARY, score
 from oracles import (
     Tokens,
     brute_force_beam,

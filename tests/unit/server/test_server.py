@@ -24,12 +24,12 @@ import uvicorn
 import argbeam
 from argbeam.decoding.batch_decoder import BatchDecoder
 from argbeam.errors import ConfigError, DataError
-from argbeam.losses.replay import score
 from argbeam.runs.inspect_run import InspectRequest, inspect_runs
 from argbeam.server.app import make_app, serve
 from argbeam.server.requests import BusyError, Limits, RequestQueue
 from browser import CHROMIUM, Browser, opened_browser
 from command import in_process
+from loss_cases import score
 from refusals import refusal
 from small_runs import PRETRAIN, finish, short_text, small_recipe
 
