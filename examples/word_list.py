@@ -85,7 +85,7 @@ def main() -> dict[str, dict[str, float]]:
     report("cross-entropy", cross_entropy, anything)
     report("cross-entropy, trie", cross_entropy, trie)
     optimizer = Adagrad({"all": weights}, rates={"all": 0.05}, max_norm=5.0)
-    train(model, bso, data, optimizer, epochs=6)
+    train(model, bso, data, optimizer, epochs=12)
     report("BSO, trie", bso, trie)
     return results
 
