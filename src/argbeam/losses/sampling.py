@@ -18,7 +18,7 @@ from argbeam.search.score_rules import NEVER
 from argbeam.search.successors import Choices
 
 # Sites of random numbers, apart from those of the models: which token, and whether to read it.
-WORD_SITE, READ_SITE = 0x5A0001, 0x5A0002
+TOKEN_SITE, READ_SITE = 0x5A0001, 0x5A0002
 
 Pick = Callable[[Float[Tensor, "B V"], int], Int[Tensor, " B"]]
 """One token of each row, chosen by the scores of all tokens at step t: `pick(scores_BV, t)`."""
@@ -57,7 +57,7 @@ def write(
 
 def drawn_tokens(allowed_1V: Bool[Tensor, "1 V"], noise: Noise, *, steps: int) -> Pick:
     """Draw each token from the distribution over those allowed."""
-    uniform_BT = noise.uniform(WORD_SITE, steps=steps, width=1)[..., 0]
+    uniform_BT = noise.uniform(TOKEN_SITE, steps=steps, width=1)[..., 0]
     return lambda scores_BV, t: draw(scores_BV, allowed_1V, uniform_BT[:, t])
 
 
@@ -123,7 +123,7 @@ def _walks(
     """Sequences drawn token by token; `scores` gives those of the next tokens after the newest ones."""
     batch = length_B.shape[0]
     rows_N = torch.arange(batch * rows, device=length_B.device) // rows
-    uniform_BTR = noise.uniform(WORD_SITE, steps=steps, width=rows)
+    uniform_BTR = noise.uniform(TOKEN_SITE, steps=steps, width=rows)
     choices = choices.select(rows_N)
     token_BR = torch.full_like(rows_N, specials.bos).view(batch, rows)
     over_BR = torch.zeros_like(token_BR, dtype=torch.bool)

@@ -35,11 +35,11 @@ def training_display(recipe: Recipe, *, title: str = "") -> Iterator[Show]:
 
 def epoch_line(values: dict[str, Any]) -> str:
     """The record of an epoch as a line."""
-    parts = [f"{values['stage']}, epoch {values['epoch'] + 1}", f"loss {values['loss_per_word']:.3f} a word"]
+    parts = [f"{values['stage']}, epoch {values['epoch'] + 1}", f"loss {values['loss_per_word']:.3f} a token"]
     if "violations_per_word" in values:
-        parts.append(f"beam {values['beam']}, {values['violations_per_word']:.3f} violations a word")
+        parts.append(f"beam {values['beam']}, {values['violations_per_word']:.3f} violations a token")
     parts += _dev_parts(values["dev"])
-    parts.append(f"{values['words_per_second']:,.0f} words/s")
+    parts.append(f"{values['words_per_second']:,.0f} tokens/s")
     if values.get("not_finite"):
         parts.append(f"{counted(int(values['not_finite']), 'update')} left out (not finite)")
     if values.get("out_of_memory"):
@@ -85,9 +85,9 @@ def _text(event: Event) -> str:
 
 
 def _figures(event: Progress) -> list[str]:
-    search = [f"beam {event.beam}", f"{event.violations:.3f} violations/word"] if event.beam else []
+    search = [f"beam {event.beam}", f"{event.violations:.3f} violations/token"] if event.beam else []
     left = [] if event.seconds_left is None else [f"{duration(event.seconds_left)} left"]
-    return [f"loss {event.loss:.3f}", *search, f"{event.words_per_second:,.0f} words/s", *left]
+    return [f"loss {event.loss:.3f}", *search, f"{event.words_per_second:,.0f} tokens/s", *left]
 
 
 def _epoch(event: Progress) -> str:

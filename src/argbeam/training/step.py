@@ -153,7 +153,7 @@ class TrainStep:
                 one, other = (self._pass(loss, half, update, split=0.5) for half in batch.halves())
                 return one.plus(other)
         raise MemoryShortError(
-            f"out of memory with {rows} sentences of {source} source and {target} target words, and in halves too; "
+            f"out of memory with {rows} sentences of {source} source and {target} target tokens, and in halves too; "
             "lower text.max_length, or batch.size with more batch.accumulate for the same updates"
         )
 

@@ -122,7 +122,7 @@ def test_train_prints_its_stages_and_resuming_a_finished_run_does_nothing(argbea
     assert lines[0] == "40 training sentences, 6 dev sentences"
     assert lines[1].startswith("pretrain, epoch 1; loss ") and "dev perplexity" in lines[1]
     (bso,) = [line for line in lines if line.startswith("bso, epoch 1; loss ")]
-    assert "violations a word" in bso
+    assert "violations a token" in bso
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
     again = argbeam("train", recipe, "--out", tmp_path / "run")
     assert (again.returncode, again.stdout) == (0, done.stdout)

@@ -8,7 +8,7 @@ import torch
 from argbeam.data.batches import Example
 from argbeam.data.vocabulary import BOS, EOS, PAD
 from argbeam.losses.cross_entropy import CrossEntropy
-from argbeam.losses.sampling import READ_SITE, WORD_SITE, draw
+from argbeam.losses.sampling import READ_SITE, TOKEN_SITE, draw
 from argbeam.losses.scheduled_sampling import (
     Exponential,
     InverseSigmoid,
@@ -52,7 +52,7 @@ def test_it_is_a_loop_that_feeds_its_own_words(sampled: bool, probability: float
         one, one_noise = alone(batch, row), noise_alone(noise, row)
         assert one_noise is not None
         gold = one.target_BT[0].tolist()
-        word_1T1 = one_noise.uniform(WORD_SITE, steps=len(gold), width=1)
+        word_1T1 = one_noise.uniform(TOKEN_SITE, steps=len(gold), width=1)
         read_1T1 = one_noise.uniform(READ_SITE, steps=len(gold), width=1)
         state, word = model.encode(one, one_noise), BOS
         for t, target in enumerate(gold):

@@ -42,8 +42,8 @@ def test_without_a_terminal_every_epoch_and_stage_is_a_line(monkeypatch: pytest.
     assert shown(monkeypatch, io.StringIO()).splitlines() == [
         "demo: [3] sentences",
         "demo: bso starts from dev BLEU 30.00 at beam 5; dev perplexity 2.50 (rule logprob_sum)",
-        "demo: bso, epoch 3; loss 0.500 a word; beam 4, 0.250 violations a word; dev BLEU 33.33 at beam 5; "
-        "1,234 words/s (best)",
+        "demo: bso, epoch 3; loss 0.500 a token; beam 4, 0.250 violations a token; dev BLEU 33.33 at beam 5; "
+        "1,234 tokens/s (best)",
         "demo: bso: 8 epochs, epoch 3 kept; dev BLEU 33.33 at beam 5",
     ]
 
@@ -51,13 +51,13 @@ def test_without_a_terminal_every_epoch_and_stage_is_a_line(monkeypatch: pytest.
 def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
     assert shown(monkeypatch, io.StringIO()).splitlines()[2] == (
-        "demo: bso, epoch 3 of 8; update 150; loss 0.500; beam 4; 0.250 violations/word; 1,234 words/s; 1:05 left"
+        "demo: bso, epoch 3 of 8; update 150; loss 0.500; beam 4; 0.250 violations/token; 1,234 tokens/s; 1:05 left"
     )
 
 
 def test_a_terminal_has_a_bar_and_keeps_the_lines_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, Terminal())
-    assert "loss 0.500  beam 4  0.250 violations/word  1,234 words/s  1:05 left" in text
+    assert "loss 0.500  beam 4  0.250 violations/token  1,234 tokens/s  1:05 left" in text
     assert "demo: [3] sentences" in text  # no markup: brackets stay
     assert "demo: bso: 8 epochs, epoch 3 kept; dev BLEU 33.33 at beam 5" in text
 
@@ -109,7 +109,7 @@ def test_the_bar_names_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_an_estimate_no_time_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argbeam.reports.progress._LINE_EVERY", 0.0)
     monkeypatch.setattr(sys.modules[__name__], "EVENTS", (replace(PROGRESS, seconds_left=None),))
-    assert shown(monkeypatch, io.StringIO()).rstrip().endswith("; 1,234 words/s")
+    assert shown(monkeypatch, io.StringIO()).rstrip().endswith("; 1,234 tokens/s")
 
 
 def test_work_that_can_be_counted_shows_how_much_is_done_and_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -524,7 +524,7 @@ def test_a_batch_whose_halves_memory_does_not_hold_is_an_error(size: int, rows: 
     with pytest.raises(ArgbeamError) as error:
         step(SmallMemory(CrossEntropy(), rows, tried), batch, 0)
     assert str(error.value) == (
-        f"out of memory with {size} sentences of 2 source and 2 target words, and in halves too; "
+        f"out of memory with {size} sentences of 2 source and 2 target tokens, and in halves too; "
         "lower text.max_length, or batch.size with more batch.accumulate for the same updates"
     )
     assert tried == tries
