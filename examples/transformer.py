@@ -1,13 +1,13 @@
 """A Transformer, trained with beam-search optimization: a cache while searching, one pass while learning.
 
-`step` keeps the keys and values of the words it has read, as any decoder does. `unroll`, which may be left out, reads
-gold and its rivals in one pass instead of word by word: a rival attends to gold's words up to where it left them, and
-to its own from there on. The numbers are the same, to rounding; training takes two thirds of the time.
+`step` keeps the keys and values of the tokens it has read, as any decoder does. `unroll`, which may be left out, reads
+gold and its rivals in one pass instead of token by token: a rival attends to gold's tokens up to where it left them,
+and to its own from there on. The numbers are the same, to rounding; training takes two thirds of the time.
 
 The task is that of `own_decoder.py` with a third of the examples: put 5 to 9 letters into the order of the alphabet.
 Beside BSO, cross-entropy goes on for as many epochs. It takes a quarter of a minute on one core.
 
-In names, N counts rows (hypotheses), B sentences, T words of the target, S of the source; Q words that ask, A those
+In names, N counts rows (hypotheses), B sentences, T tokens of the target, S of the source; Q tokens that ask, A those
 that they may attend to; H is the width, and D, twice that, holds a key and a value.
 """
 
@@ -51,7 +51,7 @@ class Layer(nn.Module):
         )
 
     def remember(self, x_NTH: Tensor) -> Tensor:
-        """What others attend to of these words, as a cache holds it."""
+        """What others attend to of these tokens, as a cache holds it."""
         return self.own.memories(self.own_norm(x_NTH))
 
     def forward(self, x_NTH: Tensor, memory_NAD: Tensor, seen_NTA: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Layer(nn.Module):
         self, x_NTH: Tensor, memory_NAD: Tensor, seen_NTA: Tensor, source_BSD: Tensor, there_B1S: Tensor
     ) -> Tensor:
         x_NTH = x_NTH + self.own(self.own_norm(x_NTH), memory_NAD, seen_NTA)
-        # Rows of a sentence lie together: all their words ask the one source.
+        # Rows of a sentence lie together: all their tokens ask the one source.
         x_BQH = x_NTH.reshape(len(source_BSD), -1, x_NTH.shape[2])
         x_NTH = x_NTH + self.source(self.source_norm(x_BQH), source_BSD, there_B1S).view_as(x_NTH)
         return x_NTH + self.wide(x_NTH)
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
 
     def __init__(self, *, vocabulary: int, hidden: int, heads: int, layers: int, longest: int) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(vocabulary, hidden), nn.Embedding(longest, hidden)
+        self.vectors, self.places = nn.Embedding(vocabulary, hidden), nn.Embedding(longest, hidden)
         self.encoder = nn.ModuleList(Layer(hidden, heads, decodes=False) for _ in range(layers))
         self.decoder = nn.ModuleList(Layer(hidden, heads, decodes=True) for _ in range(layers))
         self.encoded, self.decoded = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
@@ -112,7 +112,7 @@ class Transformer(nn.Module):
         return output_GRH @ self.last.weight[candidates_GC].mT + self.last.bias[candidates_GC][:, None]
 
     def unroll(self, state: State, read_TN: Tensor, restarted_TB: Tensor | None = None) -> Tensor:
-        assert state.time == 0, "words are read from the first one on"
+        assert state.time == 0, "tokens are read from the first one on"
         x_NTH = self._read(read_TN.T, 0)
         time_T = torch.arange(len(read_TN), device=x_NTH.device)
         seen_NTA = (time_T <= time_T[:, None])[None]
@@ -120,20 +120,20 @@ class Transformer(nn.Module):
             seen_NTA = _seen_by_pairs(seen_NTA, restarted_TB)
         for layer, source_BSD in zip(self.decoder, state.sentence["sources"], strict=True):
             memory_NAD = layer.remember(x_NTH)
-            if restarted_TB is not None:  # before a row's own words those of the first row of its pair, which is gold
+            if restarted_TB is not None:  # before a row's own tokens those of the first row of its pair, which is gold
                 memory_NAD = torch.cat([memory_NAD[0::2].repeat_interleave(2, 0), memory_NAD], 1)
             x_NTH = layer.decode(x_NTH, memory_NAD, seen_NTA, source_BSD, state.sentence["there"])
         return self.decoded(x_NTH).transpose(0, 1)
 
-    def _read(self, words_NT: Tensor, time: int) -> Tensor:
-        place_T = torch.arange(time, time + words_NT.shape[1], device=words_NT.device)
-        return self.words(words_NT) + self.places(place_T.clamp(max=self.places.num_embeddings - 1))
+    def _read(self, tokens_NT: Tensor, time: int) -> Tensor:
+        place_T = torch.arange(time, time + tokens_NT.shape[1], device=tokens_NT.device)
+        return self.vectors(tokens_NT) + self.places(place_T.clamp(max=self.places.num_embeddings - 1))
 
 
 def _seen_by_pairs(causal_1TT: Tensor, restarted_TB: Tensor) -> Tensor:
-    """What gold and its rival see, first of gold's words and then of their own.
+    """What gold and its rival see, first of gold's tokens and then of their own.
 
-    A rival that took gold's state before word 1 sees at word 2 gold's word 0 and its own words 1 and 2.
+    A rival that took gold's state before token 1 sees at token 2 gold's token 0 and its own tokens 1 and 2.
     """
     time_T = torch.arange(len(restarted_TB), device=restarted_TB.device)
     start_BT1 = torch.where(restarted_TB, time_T[:, None], 0).cummax(0).values.T[:, :, None]
