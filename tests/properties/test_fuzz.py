@@ -379,7 +379,7 @@ def test_every_line_of_a_damaged_input_is_decoded_up_to_the_one_refused(opened: 
 
 
 def test_the_command_answers_damage_with_one_line_and_exit_code_2(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recipe, codes = tmp_path / "r.toml", set()
     for number, draw in cases("command"):

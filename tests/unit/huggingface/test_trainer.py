@@ -340,7 +340,7 @@ def test_labels_lose_the_decoder_prompt_and_what_follows_the_end() -> None:
     assert batch.target_BT[0, : int(batch.target_length_B)].tolist() == [4, 8, EOS]
 
 
-def test_a_loss_with_weights_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_loss_with_weights_of_its_own_is_refused() -> None:
     call = lambda: huggingface.SearchTrainer(tiny("gpt2"), loss=Mixer(ANYTHING, Baseline(8)))  # noqa: E731
     assert "has weights of its own" in refusal(call, error=ConfigError)
     assert "transformers" in sys.modules

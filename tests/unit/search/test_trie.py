@@ -43,8 +43,6 @@ from oracles import (
 )
 from tape import TapeRecorder, as_on_a_device
 
-SHARED = [(4, 5), (4, 5, 6), (4,), (7, 7, 7, 7), (5, 4)]  # prefixes of each other, and different lengths
-
 
 def with_end(entries: list[Tokens]) -> set[Tokens]:
     return {(*entry, EOS) for entry in entries}
