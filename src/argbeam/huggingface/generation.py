@@ -1,7 +1,7 @@
 """What `generate` of transformers takes and gives: our search, and successors to and from its own constraints."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -119,10 +119,11 @@ class _Searches:
 
 @dataclass(frozen=True)
 class AllowedByFunction:
-    """Successors from a `prefix_allowed_tokens_fn`: slow, a call of Python for every row and step.
+    """Successors from a `prefix_allowed_tokens_fn`: slow, a call of Python for every prefix.
 
     The function is given the decoder's prompt, or that of a causal model, and the output so far; `prompts` take the
-    place of the batch's, which have no padding.
+    place of the batch's, which have no padding. As in `generate`, it is asked of prefixes that it has allowed and that
+    have not ended; after others nothing may follow.
     """
 
     function: AllowedTokens
@@ -145,14 +146,30 @@ class AllowedByFunctionChoices:
     prompts: tuple[Tensor, ...]
     sentence_N: Int[Tensor, " N"]
     read_NT: Int[Tensor, "N T"]
+    known: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)  # the function's answers
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:
         allowed_NV = torch.zeros(len(self.sentence_N), self.successors.model.vocabulary, dtype=torch.bool)
-        for n, (sentence, read_T) in enumerate(zip(self.sentence_N.tolist(), self.read_NT, strict=True)):
-            ids = torch.cat([self.prompts[sentence], read_T])
-            allowed_NV[n, list(self.successors.function(sentence, ids))] = True
+        for n, (sentence, read) in enumerate(zip(self.sentence_N.tolist(), self.read_NT.tolist(), strict=True)):
+            allowed_NV[n, list(self._following(sentence, read))] = True
         return allowed_NV.to(self.read_NT.device)
+
+    def _following(self, sentence: int, read: list[int]) -> tuple[int, ...]:
+        """The tokens that may follow. Rows without a score have prefixes that the function need not know."""
+        following = self._answer(sentence, [])
+        for length, token in enumerate(read, 1):
+            if token not in following or token in self.successors.model.specials.ends:
+                return ()
+            following = self._answer(sentence, read[:length])
+        return following
+
+    def _answer(self, sentence: int, read: list[int]) -> tuple[int, ...]:
+        key = (sentence, *read)
+        if key not in self.known:
+            ids = torch.cat([self.prompts[sentence], self.read_NT.new_tensor(read)])
+            self.known[key] = tuple(int(token) for token in self.successors.function(sentence, ids))
+        return self.known[key]
 
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "AllowedByFunctionChoices":
         return replace(self, read_NT=torch.cat([self.read_NT, tokens_N[:, None]], 1))

@@ -12,6 +12,7 @@ from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS, PAD
 from argbeam.errors import ConfigError
 from argbeam.huggingface import AllowedByFunction, SuccessorsProcessor, adapt, search_by
+from argbeam.losses import Bso
 from argbeam.runtime import device as devices
 from argbeam.search.constraints.trie import Trie
 from argbeam.search.score_rules import LogprobSum
@@ -160,6 +161,25 @@ def test_a_function_gets_the_padded_prompts_that_generate_gives_it() -> None:
     ours = network.generate(IDS, custom_generate=search_by(), **options)
     theirs = network.generate(IDS, **options)
     assert [cut(row[3:], [EOS]) for row in ours.tolist()] == [cut(row[3:], [EOS]) for row in theirs.tolist()]
+
+
+def test_a_function_is_asked_of_prefixes_that_it_allows_alone() -> None:
+    """In a beam that it leaves places in, and in a loss: a table of prefixes has no others, nor what follows an end."""
+    network = tiny("t5")
+    model, entries = adapt(network), [(*word, EOS) for word in WORDS]
+    table: dict[tuple[int, ...], set[int]] = {}
+    for entry in entries:
+        for length, token in enumerate(entry):
+            table.setdefault(entry[:length], set()).add(token)
+    asked = AllowedByFunction(lambda _, ids: sorted(table[tuple(ids.tolist()[1:])]), model)
+    trie = Trie.of(WORDS, vocabulary=VOCABULARY, specials=model.specials)
+    options = BEST | {"num_beams": 8, "num_return_sequences": 8, "length_penalty": 0.0}
+    made = [network.generate(IDS, custom_generate=search_by(found), **options) for found in (asked, trie)]
+    assert torch.equal(*made)
+    examples = [Example((4, 5), entries[1], 0), Example((7,), entries[2], 1)]
+    batch = make_batch(examples, specials=model.specials)
+    losses = [Bso(found, 3, start_beam=3, rule=LogprobSum()).at(0)(model, batch, None) for found in (asked, trie)]
+    assert torch.equal(*(out.total for out in losses))
 
 
 @pytest.mark.parametrize("family", ["t5", "llama"])
