@@ -70,6 +70,9 @@ def search_by(successors: Successors | None = None, *, capture: bool = True) -> 
         longest = getattr(stopping_criteria, "max_length", None) or settings.max_length
         check_positions(model.config, longest - 1)  # the last token is not read
         limit = longest - read - (forced is not None) - (settings.forced_eos_token_id is not None)
+        if limit < 1:
+            room = f"no room for an output beside forced tokens; accepted: {longest + 1 - limit} or more"
+            raise ConfigError(f"max_length = {longest}: {room}")
         beam = SearchSettings(
             settings.num_beams,
             LogprobSum(settings.length_penalty),

@@ -228,6 +228,8 @@ def test_what_the_search_does_not_do_is_refused() -> None:
     assert "NoRepeatNGramLogitsProcessor with argbeam's search; accepted" in refused(no_repeat_ngram_size=2)
     assert "MaxTimeCriteria with argbeam's search; accepted: EosTokenCriteria, Max" in refused(max_time=1.0)
     assert "bad_words_ids of several tokens" in refused(bad_words_ids=[[4], [5, 6]])
+    forced = refused(max_new_tokens=1, forced_eos_token_id=EOS)
+    assert forced == "max_length = 4: no room for an output beside forced tokens; accepted: 5 or more"
     trie = search_by(Trie.of(WORDS, vocabulary=VOCABULARY))
     call = {"custom_generate": trie, "prefix_allowed_tokens_fn": trie_function(3)}
     assert "one of them is accepted" in refusal(network.generate, IDS, error=ConfigError, **call)
