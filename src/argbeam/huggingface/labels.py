@@ -30,6 +30,8 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
     gold_BX, pad = labels_BX != IGNORED, model.specials.pad
     # A collator has padded an encoder-decoder's rows to the longest: nothing need be asked of a GPU.
     trim = not model.crosses or host_may_look(ids_BX)
+    if host_may_look(ids_BX) and bool((~gold_BX & (gold_BX.cumsum(1) > 0) & _ahead(gold_BX)).any()):
+        raise DataError(f"a row with the label {IGNORED} between two others; gold is one sequence without gaps")
     source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple, trim=trim)
     forced = model.decoder_prompt[1:]
     if forced:
@@ -88,10 +90,14 @@ def _prompts(inputs: Mapping[str, Any]) -> Bool[Tensor, "B X"]:
     prompt_BX: Tensor = real_BX & (gold_BX.long().cumsum(1) == 0)
     if not bool(prompt_BX.any(1).all()):
         raise DataError(f"a row without a prompt: the labels of a causal model's prompts are {IGNORED}")
-    comes_BX = gold_BX.long().flip(1).cumsum(1).flip(1) > 0  # gold, here or later
-    if bool((real_BX & ~prompt_BX & ~gold_BX & comes_BX).any()):
+    if bool((real_BX & ~prompt_BX & ~gold_BX & _ahead(gold_BX)).any()):
         raise DataError(
             f"a row whose labels go on after tokens with {IGNORED}; a row is one prompt and one completion: give each "
             "turn of a dialogue a row of its own"
         )
     return prompt_BX
+
+
+def _ahead(gold_BX: Bool[Tensor, "B X"]) -> Bool[Tensor, "B X"]:
+    """Where gold comes, here or later."""
+    return gold_BX.long().flip(1).cumsum(1).flip(1) > 0

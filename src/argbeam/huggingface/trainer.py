@@ -23,6 +23,7 @@ from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
+from argbeam.search.successors import check_gold
 from argbeam.settings import Runtime
 from argbeam.training.epoch_record import replay_warning
 
@@ -91,6 +92,9 @@ class SearchTrainer(Seq2SeqTrainer):
             self.update, self.micro_batches = self.state.global_step, 0
         if self.update == self.micro_batches == 0:
             _warn_of_beam(self.loss, epochs=int(self.state.num_train_epochs))
+            # On a GPU no loss looks at its gold: mistakes that all rows have show in the first batch.
+            if (open_length := getattr(self.loss, "open_length", None)) is not None:
+                check_gold(getattr(self.loss, "successors"), batch, open_length=open_length)  # noqa: B009
         # Every sentence of an update draws other numbers, as in one batch of all of them.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
         self.micro_batches += 1

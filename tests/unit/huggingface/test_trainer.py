@@ -18,7 +18,7 @@ from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
 from argbeam.huggingface import adapt, labels
 from argbeam.huggingface.labels import batch_of
-from argbeam.losses import Bso
+from argbeam.losses import Bso, bso
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
@@ -235,6 +235,27 @@ def test_a_dialogue_in_one_row_and_a_row_that_is_too_long_are_refused() -> None:
     longer = {name: torch.cat([tensor[:, :1], tensor], 1) for name, tensor in whole.items()}
     found = refusal(batch_of, longer, model, error=DataError)
     assert "a sentence of 7 tokens; gpt2 has 6 positions" in found
+
+
+def test_labels_with_a_gap_are_refused() -> None:
+    """Without it the tokens around the gap would become neighbours; padding on either side is none."""
+    model = adapt(tiny("bart"))
+    inputs = {"input_ids": torch.tensor([[4, 5]]), "labels": torch.tensor([[-100, 4, -100, 8, EOS, -100]])}
+    found = refusal(batch_of, inputs, model, error=DataError)
+    assert "the label -100 between two others; gold is one sequence" in found
+    inputs["labels"] = torch.tensor([[-100, 4, 8, EOS, -100]])
+    assert batch_of(inputs, model).target_BT.tolist() == [[4, 8, EOS]]
+
+
+def test_gold_without_its_end_is_refused_where_no_loss_looks_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU."""
+    trainer = trainer_of(tiny("gpt2"), tmp_path)
+    monkeypatch.setattr(bso, "host_may_look", lambda _: False)
+    whole = [{name: ids[:-1] for name, ids in row.items()} for row in trainer.train_dataset]
+    trainer.train_dataset = whole
+    assert "gold without the end symbol (id 3)" in refusal(trainer.train, error=DataError)
 
 
 def test_outputs_of_a_causal_model_are_evaluated_after_the_prompt_alone(tmp_path: Path) -> None:
