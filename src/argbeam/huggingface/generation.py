@@ -1,5 +1,6 @@
 """What `generate` of transformers takes and gives: our search, and successors to and from its own constraints."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from argbeam.data.batches import Batch
 from argbeam.decoding.captured_search import CapturedSearch
-from argbeam.errors import ConfigError
+from argbeam.errors import ConfigError, counted
 from argbeam.huggingface.labels import ROUND, to_the_left
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.huggingface.adapter import HuggingFaceModel
@@ -83,6 +84,9 @@ def search_by(successors: Successors | None = None, *, capture: bool = True) -> 
         allowed = _successors(successors, logits_processor, adapted, () if prompt else inputs_tensor.unbind())
         search = Search(adapted, allowed, beam)
         result = searches.run(search, batch, limit)
+        if dead := int(result.dead_B.sum()):
+            cut = f"in {dead} of {counted(sources, 'source')}, whose outputs are cut"
+            warnings.warn(f"the constraint left no token {cut}", stacklevel=2)
         tokens_NT = _written(result, settings.forced_eos_token_id, adapted.specials.pad)
         before_BX = torch.tensor(adapted.decoder_prompt, device=tokens_NT.device) if prompt else inputs_tensor
         before_NX = before_BX.expand(sources, -1).repeat_interleave(settings.num_return_sequences, 0)

@@ -163,6 +163,15 @@ def test_a_function_gets_the_padded_prompts_that_generate_gives_it() -> None:
     assert [cut(row[3:], [EOS]) for row in ours.tolist()] == [cut(row[3:], [EOS]) for row in theirs.tolist()]
 
 
+def test_a_constraint_that_leaves_no_token_is_reported() -> None:
+    """After two tokens of a T5's output nothing may follow. transformers ends with an error there."""
+    network = tiny("t5")
+    options = BEST | {"prefix_allowed_tokens_fn": lambda sentence, ids: [] if len(ids) > 2 else [7, 8]}
+    with pytest.warns(UserWarning, match=r"^the constraint left no token in 2 of 2 sources, whose outputs are cut$"):
+        found = network.generate(IDS, custom_generate=search_by(), **options)
+    assert {token for row in found.tolist() for token in row[1:3]} <= {7, 8}
+
+
 def test_a_function_is_asked_of_prefixes_that_it_allows_alone() -> None:
     """In a beam that it leaves places in, and in a loss: a table of prefixes has no others, nor what follows an end."""
     network = tiny("t5")
