@@ -171,18 +171,20 @@ def _grammar(
     if one_line and "\n" in text.strip():
         raise DataError(f"{path}:2: a second line; a regular expression is one line")
     grammar = NOTATIONS[settings.notation](text.strip() if one_line else text, target.spelling(), where=str(path))
-    successors: Pushdown | Matchers
-    facts: dict[str, int | str]
     try:
-        automaton = compile_grammar(grammar)
-        successors = Pushdown(automaton, settings.depth if automaton.recursive else 1)
-        facts = {"states on the device": len(automaton.ends_Q) - 2}
-    except NotDeterministic as reason:
-        successors = Matchers.of_grammar(grammar)
-        facts = {"on the host, and slow, because": str(reason)}
+        successors, facts = _compiled(grammar, settings.depth)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     return ValidOutputs(successors, facts, text.encode, settings.forbidden == "leave_out")
+
+
+def _compiled(grammar: Grammar, depth: int) -> tuple[KnowsOutputs, dict[str, int | str]]:
+    """The successors of a grammar, on the device if it can be there, and what the records say of them."""
+    try:
+        automaton = compile_grammar(grammar)
+    except NotDeterministic as reason:
+        return Matchers.of_grammar(grammar), {"on the host, and slow, because": str(reason)}
+    return Pushdown(automaton, depth if automaton.recursive else 1), {"states on the device": len(automaton.ends_Q) - 2}
 
 
 def constraint_of(recipe: Recipe) -> Constraint:

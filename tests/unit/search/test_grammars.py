@@ -396,10 +396,29 @@ def test_rules_without_atoms_that_contain_themselves_derive_nothing_more_on_the_
     assert found == ({"a"} if "a" in text.replace("start", "") else {""})
 
 
-@pytest.mark.parametrize("text", ['start: "c"', 'start: "a" start'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: start "a" | "b" ("a" | "b" "c")',
+        'start: start "a" | "b" x\nx: "a" | "b" y "a"\ny: "b" y',
+        'start: start "a" | "b" "a" ("c" "b")* | ("b" "c")+',
+    ],
+)
+def test_no_prefix_leads_to_what_derives_nothing_on_the_host(text: str) -> None:
+    """All outputs are `b a a*`; no token is `c`."""
+    choices = Matchers.of_grammar(lark_grammar(text, characters("ab"))).start(BATCH)
+    for token, then in ((5, {4}), (4, {4, EOS}), (4, {4, EOS})):
+        choices = choices.advance(torch.tensor([token]))
+        assert set(choices.allowed()[0].nonzero()[:, 0].tolist()) == then
+
+
+@pytest.mark.parametrize("text", ['start: "c"', 'start: "a" start', 'start: start "a"', "start: start"])
 def test_a_grammar_without_outputs_is_a_data_error(text: str) -> None:
+    grammar = lark_grammar(text, characters("ab"))
     with pytest.raises(DataError, match=r"^no output is valid"):
-        compile_grammar(lark_grammar(text, characters("ab")))
+        compile_grammar(grammar)
+    with pytest.raises(DataError, match=r"^no output is valid"):
+        Matchers.of_grammar(grammar)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ A matcher for each prefix is forked and moved on at every step, and the device w
 successors is not captured as CUDA graphs. `pushdown` does without, where a grammar is deterministic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
+from argbeam.errors import DataError
 from argbeam.search.constraints.grammar import (
     EMPTY,
     Alternatives,
@@ -109,19 +110,47 @@ def _letter(token_class: int) -> str:
 
 
 def _rules(grammar: Grammar) -> dict[str, Node]:
-    """The rules, where one without atoms derives the empty text or nothing: xgrammar would follow it without end."""
+    """The rules without what derives nothing: prefixes of it would lead to no output.
+
+    One without atoms derives the empty text at most; xgrammar would follow it without end.
+    """
     reached = {name: {name, *references(node)} for name, node in grammar.rules.items()}
     taking = {name for name, node in grammar.rules.items() if any(found.atoms for found in atom_sets(node))}
     idle = {name for name in grammar.rules if not closed({name}, reached) & taking}
-    empty = {name: EMPTY if nullable(grammar.rules, name) else AtomSet(frozenset()) for name in idle}
-    return {**grammar.rules, **empty}
+    rules: dict[str, Node] = {name: EMPTY for name in idle if nullable(grammar.rules, name)}
+    known = -1
+    while known < len(rules):  # more rules are known to derive something, so that more parts do
+        known = len(rules)
+        deriving = ((name, _deriving(node, rules)) for name, node in grammar.rules.items() if name not in idle)
+        rules |= {name: node for name, node in deriving if node is not None}
+    if grammar.start not in rules:
+        raise DataError("no output is valid: the grammar derives nothing from the tokens of the vocabulary")
+    return {name: rules[name] for name in grammar.rules if name in rules}
+
+
+def _deriving(node: Node, rules: Mapping[str, Node]) -> Node | None:
+    """The node without alternatives that derive nothing; None if it derives nothing. `rules` derive something."""
+    match node:
+        case AtomSet(atoms):
+            return node if atoms else None
+        case Reference(rule):
+            return node if rule in rules else None
+        case Concatenation(parts):
+            found = [_deriving(part, rules) for part in parts]
+            return None if None in found else Concatenation(tuple(part for part in found if part is not None))
+        case Alternatives(parts):
+            left = tuple(part for part in (_deriving(part, rules) for part in parts) if part is not None)
+            return Alternatives(left) if left else None
+        case Repetition(part, least, most):
+            some = _deriving(part, rules)
+            return Repetition(some, least, most) if some is not None else None if least else EMPTY
 
 
 def _written(node: Node, names: dict[str, str], classes: dict[int, int]) -> str:
     """A node in xgrammar's notation."""
     match node:
         case AtomSet(atoms):
-            letters = {_letter(classes[atom]) for atom in atoms} or {_letter(-2)}
+            letters = {_letter(classes[atom]) for atom in atoms}
             return f"[{''.join(sorted(letters))}]"
         case Reference(rule):
             return names[rule]
