@@ -466,11 +466,28 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         ({"type": "string", "pattern": "^ä$"}, "#: the pattern '^ä$' with its escapes would not be read; write it as"),
         ({"type": "string", "pattern": "a"}, "the pattern 'a'; one with ^ before and $ behind the whole is accepted"),
         ({"type": "string", "pattern": "^a|b$"}, "the pattern '^a|b$'; one with"),
+        (
+            {"type": "string", "pattern": '^a"$'},
+            "#: the pattern '^a\"$', whose strings JSON escapes, would not be read",
+        ),
+        ({"patternProperties": {r"^\\$": {"const": 1}}}, r"#: the pattern '^\\\\$', whose strings JSON escapes,"),
+        ({"properties": {"a": {}}, "required": ["a", "b"]}, "#: required b would not be read; name it in properties"),
+        ({"items": {"$ref": "http://a/b"}}, "#/items: $ref http://a/b would not be read; write the schema into $defs"),
+        ({"const": [1, 1]}, "#: the value [1, 1] would not be read; numbers with a point, lists and objects"),
+        ({"enum": [1, 0.1]}, "#: the value 0.1 would not be read"),
+        ({"type": "array", "unevaluatedItems": {"not": {}}}, "#/unevaluatedItems: not would not be read"),
     ],
 )
 def test_a_schema_with_more_than_the_grammar_would_hold_is_a_data_error(schema: object, message: str) -> None:
     with pytest.raises(DataError, match="^s: " + re.escape(message)):
         json_schema_grammar(json.dumps(schema), characters('{}":, a1'), where="s")
+
+
+def test_keywords_of_another_type_are_read_past() -> None:
+    """`required = true` of a property is that of the third draft."""
+    schema = {"type": "integer", "required": True, "pattern": 1}
+    successors = Pushdown(compile_grammar(json_schema_grammar(json.dumps(schema), characters("1"))), depth=1)
+    assert outputs(successors, characters("1"), 2) == {"1", "11"}
 
 
 def test_a_json_string_may_have_a_pattern() -> None:

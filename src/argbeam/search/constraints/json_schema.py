@@ -52,17 +52,43 @@ def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
         yield place, ", ".join(sorted(untyped)), "a type beside it is needed"
     if "multipleOf" in found and schema.get("type") != "integer":
         yield place, "multipleOf", 'the type "integer" beside it is needed'
-    for pattern in (schema.get("pattern", ""), *schema.get("patternProperties", {})):
-        if not str(pattern).isascii():
-            yield place, f"the pattern {pattern!r} with its escapes", f"write it as {pattern!a}"
+    yield from _misread_values(schema, place)
     for name, part in _inner(schema):
         yield from _faults(part, f"{place}/{name}")
+
+
+def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
+    """As `_faults`, of keywords that are read, but not with these values."""
+    required, enum = (value if isinstance(value := schema.get(key), list) else [] for key in ("required", "enum"))
+    if unnamed := {str(name) for name in required} - set(schema.get("properties", {})):
+        yield place, f"required {', '.join(sorted(unnamed))}", "name it in properties"
+    if not str(schema.get("$ref", "#")).startswith("#"):
+        yield place, f"$ref {schema['$ref']}", "write the schema into $defs"
+    for value in (*enum, schema.get("const")):
+        if isinstance(value, float) or (value and isinstance(value, list | dict)):
+            spelled = "numbers with a point, lists and objects would be spelled in another way"
+            yield place, f"the value {json.dumps(value)}", f"{spelled}; describe it by its type"
+    for pattern in (schema.get("pattern"), *schema.get("patternProperties", {})):
+        if isinstance(pattern, str) and not pattern.isascii():
+            yield place, f"the pattern {pattern!r} with its escapes", f"write it as {pattern!a}"
+        elif isinstance(pattern, str) and _always_escapes(pattern):
+            yield (
+                place,
+                f"the pattern {pattern!r}, whose strings JSON escapes,",
+                'leave out ", \\ and control characters',
+            )
+
+
+def _always_escapes(pattern: str) -> bool:
+    """Whether every string of a pattern has characters that JSON escapes: xgrammar would write them as they are."""
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    return "json_string=true" not in str(needed("xgrammar", "xgrammar").Grammar.from_json_schema(schema))
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The schemas in a schema, with their places."""
     for key, value in schema.items():
-        if key in ("items", "additionalProperties"):
+        if key in ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"):
             yield key, value
         elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
             yield from ((f"{key}/{number}", part) for number, part in enumerate(value))
