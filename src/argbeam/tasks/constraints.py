@@ -135,7 +135,13 @@ def make_constraint(recipe: Recipe, target: TargetSide, assets: Mapping[str, byt
     if isinstance(settings, NoConstraint):
         return ANY_OUTPUT
     if isinstance(settings, GrammarConstraint):
-        return _grammar(recipe, settings, target, assets)
+        try:
+            return _grammar(recipe, settings, target, assets)
+        except RecursionError:
+            path = constraint_file(recipe)
+            raise DataError(
+                f"{path}: too many levels of groups or rules within one another; a hundred are accepted"
+            ) from None
     return _trie(recipe, settings, target, assets)
 
 

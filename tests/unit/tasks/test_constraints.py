@@ -183,6 +183,11 @@ def test_every_notation_makes_a_constraint(tmp_path: Path, notation: str, text: 
         ("regex", "x[a-f", ": 'x[a-f' is no regular expression: unterminated character set at position 1"),
         ("regex", "x(?=y)", ": lookahead or lookbehind in 'x(?=y)'; characters, classes, groups, | and repeats"),
         ("gbnf", "root ::= other", ': not a grammar in GBNF: EBNF parser error at line 1, column 10: Rule "other" is'),
+        (
+            "regex",
+            "(" * 400 + "x" + ")" * 400,
+            ": too many levels of groups or rules within one another; a hundred are",
+        ),
         ("json_schema", "[1]", ": not a JSON Schema that can be a grammar: Schema should be an object or bool"),
         ("json_schema", '{"a": ', ": not a JSON Schema that can be a grammar: Expecting value: line 1"),
     ],
