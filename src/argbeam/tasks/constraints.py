@@ -157,7 +157,8 @@ def _trie(recipe: Recipe, settings: TrieConstraint, target: TargetSide, assets: 
     first = next(entries, None)
     if first is None:
         raise DataError(
-            f"{path}: unknown tokens in all entries ({unknown['entries']:,}); one at least must be an output"
+            f"{path or 'training targets'}: unknown tokens in all entries ({unknown['entries']:,}); "
+            "one at least must be an output"
         )
     trie = Trie.of(chain([first], entries), vocabulary=len(vocabulary), specials=vocabulary.specials)
     facts = {"entries": trie.entries, "entries with unknown tokens left out": unknown["entries"]}

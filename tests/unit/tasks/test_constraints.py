@@ -202,6 +202,10 @@ def test_a_list_without_an_entry_that_could_be_an_output_names_its_file(tmp_path
     path = tmp_path / "list.txt"
     unknown = f"{path}: unknown tokens in all entries (2); one at least must be an output"
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "q\nx q\n"))) == unknown
+    targets = ('task.constraint.file=""', "task.constraint.training_targets=true", "text.min_count=100")
+    assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "", *targets))) == (
+        "training targets: unknown tokens in all entries (4); one at least must be an output"
+    )
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "x\n\n"))).startswith(f"{path}:2: an empty line")
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, ""))).startswith(f"{path}: an empty file")
 
