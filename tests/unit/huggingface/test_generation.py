@@ -169,7 +169,7 @@ def test_a_constraint_that_leaves_no_token_is_reported() -> None:
     options = BEST | {"prefix_allowed_tokens_fn": lambda sentence, ids: [] if len(ids) > 2 else [7, 8]}
     with pytest.warns(UserWarning, match=r"^the constraint left no token in 2 of 2 sources, whose outputs are cut$"):
         found = network.generate(IDS, custom_generate=search_by(), **options)
-    assert {token for row in found.tolist() for token in row[1:3]} <= {7, 8}
+    assert {token for row in found[::3].tolist() for token in row[1:]} <= {7, 8}  # the best of each source
 
 
 def test_a_function_is_asked_of_prefixes_that_it_allows_alone() -> None:
