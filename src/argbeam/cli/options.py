@@ -130,6 +130,9 @@ RunFolders = Annotated[
     list[str], typer.Argument(metavar="RUN...", help="Run folders; the first is the reference.", parser=_text("RUN"))
 ]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="dev or test.", autocompletion=_splits)]
+Host = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Address to listen at; 0.0.0.0: all.", parser=_text("--host"))
+]
 DataFolder = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where the data is now: data.root.", parser=_text("--data"))
 ]

@@ -11,6 +11,7 @@ import typer
 from argbeam.cli import faults
 from argbeam.cli.options import (
     DataFolder,
+    Host,
     Json,
     RecipeName,
     RunFolder,
@@ -211,7 +212,7 @@ def inspect(
 @verb("Show beams on a live page, and decode over HTTP.", example="argbeam serve demo/conbso --port 8000")
 def serve(
     run: RunFolder,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, number("--port", "Port to listen at.", 1, 65535)] = 8000,
     sets: Sets = None,
 ) -> None:

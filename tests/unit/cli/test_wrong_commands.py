@@ -90,6 +90,7 @@ USAGE = [
     *((f"decode r {name} ''", f"{name}: {UNSET}") for name in ("--input", "--output", "--trace")),
     ("evaluate r --against ''", f"--against: {UNSET}"),
     ("report a '' --out x", f"RUN: {UNSET}"),
+    ("serve r --host ''", f"--host: {UNSET}"),  # an empty address would listen at all of them
     ("demo --out ''", f"--out: {UNSET}"),
 ]
 RECIPES = [
