@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import SPECIALS, STANDARD
@@ -28,6 +29,7 @@ from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import Search, SearchSettings
 from argbeam.search.successors import Permutation, Unconstrained
 from argbeam.settings import LstmModel, Model, TransformerLmModel, TransformerModel
+from argbeam.settings.mistakes import first_mistake
 from argbeam.training.captured_step import CapturedStep
 from argbeam.training.optimizer import Adagrad, AdamW
 from argbeam.training.step import TrainStep
@@ -35,7 +37,7 @@ from argbeam.training.step import TrainStep
 
 @dataclass(frozen=True)
 class BenchShape:
-    """Sizes of the batch and of the model, whose kind is that of recipes."""
+    """Sizes of the batch and of the model, whose kind and bounds are those of recipes."""
 
     batch: int
     source: int
@@ -44,6 +46,9 @@ class BenchShape:
     layers: int
     hidden: int
     model: str = "lstm"
+
+    def __post_init__(self) -> None:
+        _ = self.settings  # an error now, before anything is timed
 
     def __str__(self) -> str:
         sizes = f"B {self.batch}, S {self.source}, T {self.target}, V {self.vocabulary}"
@@ -54,13 +59,19 @@ class BenchShape:
     def settings(self) -> Model:
         """Heads of 64 and a feed-forward layer of four times the width, as is usual."""
         heads = self.hidden // 64 if self.hidden % 64 == 0 else 1
+        kind: type[Model]
         match self.model:
             case "lstm":
-                return LstmModel(layers=self.layers, hidden=self.hidden, embedding=self.hidden)
+                kind, more = LstmModel, {"embedding": self.hidden}
             case "transformer" | "transformer_lm":
-                made = TransformerModel if self.model == "transformer" else TransformerLmModel
-                return made(layers=self.layers, hidden=self.hidden, heads=heads, feed_forward=4 * self.hidden)
-        raise ConfigError(f"model {self.model}: accepted: lstm, transformer, transformer_lm")
+                kind = TransformerModel if self.model == "transformer" else TransformerLmModel
+                more = {"heads": heads, "feed_forward": 4 * self.hidden}
+            case _:
+                raise ConfigError(f"model {self.model}: accepted: lstm, transformer, transformer_lm")
+        try:
+            return kind.model_validate({"layers": self.layers, "hidden": self.hidden, **more})
+        except ValidationError as error:
+            raise ConfigError(first_mistake(error.errors(include_url=False)[:1], "bench", table=kind)) from None
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,13 @@ USAGE = [
         (f"bench --{n}=0", f"--{n} 0: accepted: ...")
         for n in ("batch", "source", "target", "vocab", "layers", "hidden")
     ),
+    ("bench --model gru", "model gru: accepted: lstm, transformer, transformer_lm"),
+    ("bench --hidden 99999999999", "bench: hidden = 99999999999: must be at least 1 and at most 1000000"),
+    ("bench --layers 1001", "bench: layers = 1001: must be at least 1 and at most 1000"),
+    (
+        "bench --model transformer --hidden 300000",
+        "bench: feed_forward = 1200000: must be at least 1 and at most 1000000",
+    ),
     ("bench --rounds 1", "--rounds 1: accepted: a whole number at least 2"),
     ("bench --device gpu", "device gpu: accepted: cpu, cuda, auto"),
     ("bench --beams 0", f"--beams 0: {BEAMS}"),
