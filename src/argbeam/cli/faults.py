@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -38,7 +39,8 @@ def exit_code_of(command: Callable[[], Any]) -> int:
             return 0
         if (line := _line_of(error)) is None:
             raise
-        print(f"argbeam: error: {process_name()}{ArgbeamError(line)}", file=sys.stderr)
+        with suppress(OSError):  # stderr itself, on a full disk: the exit code is all that can be said
+            print(f"argbeam: error: {process_name()}{ArgbeamError(line)}", file=sys.stderr)
         return 2
     if code == _INTERRUPTED:
         print("argbeam: interrupted", file=sys.stderr)

@@ -29,6 +29,7 @@ CLOSED = "argbeam: error: stdout is closed; results go there: `> FILE` keeps the
         ("recipes <&-", 0, True, ""),
         ("recipes zzz >&- 2>&-", 2, False, ""),
         ("trian 2>&-", 2, False, ""),
+        ("trian 2>/dev/full", 2, False, ""),
     ],
 )
 def test_a_closed_stream_is_one_line(command: str, code: int, printed: bool, said: str) -> None:
