@@ -216,6 +216,8 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     found = load_checkpoint(path) if path.is_file() else finished_model(path)
     with interpreting(found.path):
         recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
+        if any(override.strip().startswith("data.root") for override in overrides) and not hasattr(recipe.data, "root"):
+            raise ConfigError(f"data.root (--data): {path} reads no files; its data is {recipe.data.kind}")
         recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
         rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
         stage = found.meta.get("stage", list(recipe.stages)[-1])  # missing in files of version 0.1

@@ -248,6 +248,10 @@ RUNS = [
     ),
     ("evaluate {bso} --set decode.length_power=1.0", "{bso}: ...; must be 0 after bso..."),
     ("evaluate {bso} --set decode.beam=3", "--set decode.beam=3: evaluate decodes with the beams of --beam"),
+    *(
+        (f"{verb} {{ordering}} --data .", "data.root (--data): {ordering} reads no files; its data is generated")
+        for verb in ("evaluate", "inspect")
+    ),
     ("evaluate {ordering} --beam 1 --against {parsing} --no-keep", "{ordering} and {parsing}: ..."),
     (
         "evaluate {ordering} --beam 1 --against {translation} --no-keep",
