@@ -86,7 +86,7 @@ def opened(group: Group, source: str, output: str, trace: str | None = None) -> 
     Only the first process of several has them; the others read nothing and write nowhere.
     """
     name = "stdin" if source == "-" else source
-    _check_apart(source, {"--output": output, "--trace": trace})
+    _check_apart(source, output, trace)
     if not group.leads:
         source, output, trace = os.devnull, os.devnull, os.devnull if trace else None
     with ExitStack() as files:
@@ -205,12 +205,15 @@ def _traced(run: Run, line: str, decoded: Decoded, number: int) -> dict[str, Any
     return {"line": number, "input": line, "steps": steps}
 
 
-def _check_apart(source: str, written: dict[str, str | None]) -> None:
-    """Refuse to write into the input: it would be emptied before it is read, or grow as it is."""
-    read = _regular_file(source, sys.stdin)
-    for option, path in written.items():
-        if path and read and _regular_file(path, sys.stdout) == read:
+def _check_apart(source: str, output: str, trace: str | None) -> None:
+    """Refuse one file for two things: the input would be emptied before it is read, two outputs would mix."""
+    read, written = _regular_file(source, sys.stdin), _regular_file(output, sys.stdout)
+    traced = _regular_file(trace, sys.stdout) if trace else None
+    for option, path, place in (("--output", output, written), ("--trace", trace, traced)):
+        if place and place == read:
             raise ConfigError(f"{option} {path}: is the input; another file is needed")
+    if (traced and traced == written) or (trace == output and not os.path.lexists(output)):
+        raise ConfigError(f"--trace {trace}: is the output; another file is needed")
 
 
 def _regular_file(path: str, standard: TextIO | None) -> tuple[int, int] | None:
