@@ -52,11 +52,12 @@ class RunData:
 def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write the report of the runs, in the order given; return its files."""
     runs = read_runs(folders)
-    for line in left_out_scores(runs):
-        note(f"report: {line}")
     others = [table for table in (diagnostics_table(runs), settings_table(runs), words_table()) if table.rows]
     command = shlex.join(["argbeam", "report", *map(str, folders), "--out", str(out)])
-    return write_pages(Page("Report", command, score_tables(runs), list(_plots(runs)), others), out, "report")
+    pages = write_pages(Page("Report", command, score_tables(runs), list(_plots(runs)), others), out, "report")
+    for line in left_out_scores(runs):
+        note(f"report: {line}")
+    return pages
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunData]:
@@ -228,13 +229,15 @@ def diagnostics_table(runs: Sequence[RunData]) -> Table:
 
 
 def left_out_scores(runs: Sequence[RunData]) -> list[str]:
-    """A line for each run of which other weights than its model's were scored too: they are in no table."""
-    return [
-        f"{run.label}: scores of {', '.join(run.other_weights)} are left out: they are not those of its model; "
-        f"argbeam evaluate {run.path} scores it"
-        for run in runs
-        if run.other_weights
-    ]
+    """A line for each run that is in no table of scores, or of which other weights than its model's were scored too."""
+    lines = []
+    for run in runs:
+        found = "" if run.evaluations else "no scores are there"
+        if run.other_weights:
+            found = f"scores of {', '.join(run.other_weights)} are left out: they are not those of its model"
+        if found:
+            lines.append(f"{run.label}: {found}; argbeam evaluate {run.path} scores it")
+    return lines
 
 
 def settings_table(runs: Sequence[RunData]) -> Table:

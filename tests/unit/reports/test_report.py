@@ -210,7 +210,8 @@ def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
     runs = write_pair(tmp_path)
     write_score(runs[1], 1, {"bleu": 1.0})
     table = diagnostics_table(read_runs(runs))
-    assert table.headers == ["", "seq2seq <1>", "BSO"] and table.notes == []
+    assert table.headers == ["", "seq2seq <1>", "BSO"]
+    assert table.notes == [f"seq2seq <1>: no scores are there; argbeam evaluate {runs[0]} scores it."]
     found = {name: cells for name, *cells in table.rows}
     assert (found["epoch kept"], found["training beam"]) == (["2 of 2", "2 of 2"], ["0", "3"])
     assert (found["loss per token"], found["violations per token"]) == (["1.000", "1.000"], ["-", "0.500"])
@@ -219,7 +220,9 @@ def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
     assert "searches that lost gold" not in found  # no run has this figure
 
 
-def test_a_run_that_kept_what_it_started_from_says_so(tmp_path: Path) -> None:
+def test_a_run_that_kept_what_it_started_from_or_has_no_scores_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, words = (
         write_run(tmp_path / "b", "BSO", BSO),
         "train did not improve on the model it started from: 1.00 < 2.00",
@@ -229,7 +232,9 @@ def test_a_run_that_kept_what_it_started_from_says_so(tmp_path: Path) -> None:
     page, _ = write_report([run], tmp_path / "report")
     table = diagnostics_table(read_runs([run]))
     assert table.rows == [["epoch kept", "start, of 2 epochs"], ["seconds per epoch", "4.5"], ["seconds", "7"]]
-    assert table.notes == [f"BSO: {words}."]
+    unscored = f"BSO: no scores are there; argbeam evaluate {run} scores it"
+    assert table.notes == [f"BSO: {words}.", f"{unscored}."]
+    assert capsys.readouterr().err == f"report: {unscored}\n"
     assert "train did not improve on the model it started from: 1.00 &lt; 2.00" in page.read_text(encoding="utf-8")
 
 
