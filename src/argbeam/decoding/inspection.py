@@ -11,7 +11,7 @@ from argbeam.losses.replay import shifted
 from argbeam.models.contract import Attends
 from argbeam.search.constraints.forced import Forced
 from argbeam.search.gold import EarlyUpdate, Gold, Policy
-from argbeam.search.recorder import SearchRecorder, TreeStep, gold_kept, tree_of
+from argbeam.search.recorder import SearchRecorder, TreeStep, WithoutConstraint, gold_kept, tree_of
 from argbeam.search.result import SearchResult
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.successors import Successors, allowed_tokens, along_gold, gold_is_valid
@@ -130,8 +130,8 @@ def _inspect_batch(
     training: TrainingSearch | None,
     prefix: Sequence[int],
 ) -> list[Inspected]:
-    specials, recorder = decoder.task.target.specials, SearchRecorder(_LOOKED_AT)
-    settings = decoder.search_settings(beam, n_best=beam)
+    specials, settings = decoder.task.target.specials, decoder.search_settings(beam, n_best=beam)
+    recorder = _recorder(decoder, batch, settings, first=len(prefix))
     result = _decode(decoder, batch, limits, settings, recorder, prefix)
     golds = [row[:length] for row, length in _rows(batch)]
     forbidden = _forbidden(decoder.task.constraint, batch)
@@ -139,7 +139,7 @@ def _inspect_batch(
     trained: SearchRecorder | None = None
     blocked: Sequence[int] = [0] * len(golds)
     if training is not None and batch.target_BT.shape[1]:
-        trained = SearchRecorder(_LOOKED_AT)
+        trained = _recorder(decoder, batch, training.settings)
         blocked = _forbidden(training.successors, batch)
         _search(decoder, batch, training.successors, training.settings, training.policy, trained)
     lost, hypotheses = _lost(result, batch, beam), hypotheses_of(result)
@@ -158,6 +158,17 @@ def _inspect_batch(
             restarted = tree_of(trained, i, ends=ends, gold=gold, policy=training.policy, shown=_SHOWN)
         found.append(Inspected(tree, restarted, hypotheses[i], dead[i], final, lost[i], forbidden[i]))
     return found
+
+
+def _recorder(decoder: BatchDecoder, batch: Batch, settings: SearchSettings, *, first: int = 0) -> SearchRecorder:
+    """A recorder that knows what the search would do without the constraint, after so many forced tokens.
+
+    Normalised over valid tokens alone, others have no score.
+    """
+    if settings.rule.valid_only:
+        return SearchRecorder(_LOOKED_AT)
+    allowed_1V = decoder.task.unconstrained.start(batch).allowed()
+    return SearchRecorder(_LOOKED_AT, WithoutConstraint(settings.rule, decoder.model, allowed_1V, first))
 
 
 def _with_attention(

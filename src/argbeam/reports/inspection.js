@@ -245,7 +245,7 @@ function drawTree(view, r) {
       }
       const classes = ["node", fate, isGold ? "gold" : "", isRival ? "rival" : ""].filter(Boolean).join(" ");
       const node = draw("g", { class: classes, "data-step": t, "data-place": place });
-      const mark = isGold ? "\u2605 " : isRival ? "\u25b2 " : fate === "e" ? "\u25a0 " : "";
+      const mark = isGold ? "\u2605 " : isRival ? "\u25b2 " : { e: "\u25a0 ", f: "\u00d7 " }[fate] || "";
       const text = data.tokens[view.tokens[t][place]], score = number(view.scores[t][place], 100);
       const room = WIDTH - 14 - lengthOf(mark) - lengthOf(score);
       node.append(draw("rect", { x: x(t), y: y(place), width: WIDTH, height: HEIGHT }),
@@ -262,7 +262,8 @@ function drawTree(view, r) {
 
 // One hypothesis.
 
-const fates = { k: "kept", d: "dropped: not among the best", e: "ended", g: "gold, off the beam" };
+const fates = { k: "kept", d: "dropped: not among the best", e: "ended", g: "gold, off the beam",
+  f: "forbidden: without the constraint it would be on the beam" };
 
 function current() {
   const sentence = data.sentences[state.shown[state.place]];
@@ -287,7 +288,7 @@ function choose(r, t, place) {
   if (valid) facts.push(`${valid} valid successors, ${data.runs[r].vocabulary - valid} tokens forbidden`);
   byId("node").replaceChildren(make("h2", {}, "hypothesis"), make("div", { class: "text", dir: "auto" }, words.join(" ")),
     make("p", {}, facts.join("; ")));
-  if (data.live) afterChoice(words);
+  if (data.live && view.fates[t][place] !== "f") afterChoice(words);
 }
 
 function move(steps, places) {
@@ -327,7 +328,7 @@ byId("next").addEventListener("click", () => show(state.place + 1));
 for (const name of ["decoding", "training"]) byId(name).addEventListener("click", () => changeView(name));
 byId("help").lastElementChild.append(...[
   "\u2605 gold's prefix, thick path; dashed where it is not on the beam", "\u25b2 rival", "\u25a0 ended hypothesis",
-  "dashed: dropped, not among the best", "dotted line: the search restarts from gold",
+  "\u00d7 forbidden by the constraint, on the beam without it", "dashed: dropped, not among the best", "dotted line: the search restarts from gold",
   "In the list: \u27175 gold is lost at step 5, \u2713 gold stays on the beam (the output may still be another)",
   "Above a step: gold's rank, and its score minus the rival's (training search) or the last place's (plain search)",
   "Keys: j k next and previous sentence, v view, / filter, arrows move through the tree, Tab to the next tree, Esc leaves a field",

@@ -21,7 +21,7 @@ from argbeam.search.successors import along_gold, gold_is_valid
 from argbeam.settings.losses import BsoLoss, CrfLoss, SearchLoss
 from argbeam.tasks.contract import Item, Task
 
-_FATES = "kdeg"  # kept, dropped, ended, gold that is not among the best
+_FATES = "kdegf"  # kept, dropped, ended, gold that is not among the best, forbidden
 _DIGITS = 3
 
 

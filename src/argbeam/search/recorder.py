@@ -9,27 +9,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from argbeam.models.contract import Scorer
 from argbeam.search.gold import Policy, Verdict
+from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, Beams, SearchStep
-from argbeam.search.score_rules import NEVER
-from argbeam.search.top_k import ListedScores, TokenScores
+from argbeam.search.score_rules import NEVER, ScoreRule
+from argbeam.search.top_k import ListedScores, TokenScores, score_tokens
 
-# What became of a hypothesis: it is on the next beam, it was among the best but not kept, it ended, or it is gold's
-# prefix and not even among the best.
-KEPT, DROPPED, ENDED, GOLD = range(4)
+# What became of a hypothesis: it is on the next beam, it was among the best but not kept, it ended, it is gold's prefix
+# and not even among the best, or the constraint forbade it and it would be among the best without.
+KEPT, DROPPED, ENDED, GOLD, FORBIDDEN = range(5)
 
 
 @dataclass(frozen=True)
 class StepSeen:
     """A step as a watcher sees it: the beam before it, what the step chose from, and what it made.
 
-    `active_B`: sentences that took the step. `verdict` is there with gold.
+    `output_BRH` is the input of the output layer, right in `live` rows (None: in all). `active_B`: sentences that took
+    the step. `verdict` is there with gold.
     """
 
     beam: Beam
+    output_BRH: Float[Tensor, "B R H"]
+    live: Live | None
     scores: TokenScores
     allowed_NC: Bool[Tensor, "N C"]
     active_B: Bool[Tensor, " B"]
@@ -38,13 +43,25 @@ class StepSeen:
 
 
 @dataclass(frozen=True)
+class WithoutConstraint:
+    """What a search under a constraint would choose from without it, from step `first` on."""
+
+    rule: ScoreRule
+    scorer: Scorer
+    allowed_1V: Bool[Tensor, "1 V"]
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class SearchRecorder:
     """Holds, for every step of a search, its successors and the best `dropped` of those that were not kept.
 
-    `steps` has a table of plain lists for each step, a row for each sentence.
+    With `free`, also the best successors of the beam without the constraint. `steps` has a table of plain lists for
+    each step, a row for each sentence.
     """
 
     dropped: int
+    free: WithoutConstraint | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, seen: StepSeen) -> None:
@@ -65,8 +82,9 @@ class SearchRecorder:
         allowed_NC = seen.allowed_NC
         if isinstance(seen.scores, ListedScores):  # of live rows alone
             allowed_NC = allowed_NC[seen.scores.live.row_BR.flatten()]
-        if len(allowed_NC) > 1:  # one row is the mask of no constraint
+        if self._constrains(allowed_NC, rows=batch * lanes):
             named["valid"] = allowed_NC.view(batch, lanes, -1)[:, :beam_size].sum(2)
+            named |= self._without_constraint(seen)
         if seen.verdict is not None:
             named |= {
                 "gold_score": seen.verdict.gold_score_B,
@@ -76,15 +94,29 @@ class SearchRecorder:
             }
         self.steps.append({name: values.tolist() for name, values in named.items()})
 
+    def _constrains(self, allowed_NC: Bool[Tensor, "N C"], *, rows: int) -> bool:
+        """One mask for all rows is that of no constraint; where there is one row, the two are compared."""
+        alone = rows == 1 and self.free is not None and not torch.equal(allowed_NC, self.free.allowed_1V)
+        return len(allowed_NC) > 1 or alone
+
+    def _without_constraint(self, seen: StepSeen) -> dict[str, Tensor]:
+        free = self.free
+        if free is None or len(self.steps) < free.first:
+            return {}
+        scores = score_tokens(free.rule, free.scorer, seen.output_BRH, None, seen.live)
+        best = scores.top_successors(seen.beam, free.allowed_1V, kept=seen.beam.score_BK.shape[1])
+        return {"free": torch.stack([best.parents_BJ, best.tokens_BJ], 2), "free_scores": best.scores_BJ}
+
 
 @dataclass(frozen=True)
 class TreeStep:
     """The hypotheses of one step, best first, each with its place among those of the step before (-1: the empty one).
 
-    `fate` is what became of each. `valid` counts the valid successors that each had at the next step, 0 where it was
-    not continued or without a constraint. `gold` is gold's place (-1: there is no gold here), `rank` its rank among all
-    successors (0: behind all that were looked at), `margin` its score minus that of the rival, or of the last kept
-    hypothesis where there is no rival. A `violation` restarts the search where the policy does.
+    Gold's prefix and forbidden hypotheses, which are not among the successors, come last. `fate` is what became of
+    each. `valid` counts the valid successors that each had at the next step, 0 where it was not continued or without a
+    constraint. `gold` is gold's place (-1: there is no gold here), `rank` its rank among all successors (0: behind all
+    that were looked at), `margin` its score minus that of the rival, or of the last kept hypothesis where there is no
+    rival. A `violation` restarts the search where the policy does.
     """
 
     parents: list[int]
@@ -110,7 +142,7 @@ def tree_of(
     policy: Policy | None = None,
     shown: int,
 ) -> list[TreeStep]:
-    """The steps of one sentence; hypotheses that were not kept appear up to a number of `shown` a step.
+    """The steps of one sentence; dropped hypotheses appear up to a number of `shown` a step, and so do forbidden ones.
 
     `gold_scores` are those of gold's prefixes; a search with gold knows them itself and has a `policy`. `ends` are the
     end symbols.
@@ -146,7 +178,8 @@ def tree_of(
 
 def _without_growth(row: dict[str, Any], before: float, since: float) -> dict[str, Any]:
     """The row with sums of tokens' scores. Gold's lane loses what the margin grows by, and restarts begin from it."""
-    given = {name: [score + before for score in row[name]] for name in ("kept_scores", "best_scores")}
+    names = {"kept_scores", "best_scores", "free_scores"} & row.keys()
+    given = {name: [score + before for score in row[name]] for name in names}
     lanes = {"gold_score": row["gold_score"] + before + since, "rival_score": row["rival_score"] + before}
     return {**row, **given, **lanes}
 
@@ -173,8 +206,12 @@ def _tree_step(
     ordered = _shown(ordered, found, shown, gold)
     if gold is not None and gold not in found:
         ordered.append(gold)
+    forbidden = _forbidden(row, lanes, found, gold, shown)
+    ordered += forbidden
+    found = found | forbidden
     places = {name: place for place, name in enumerate(ordered)}
-    against = row.get("rival_score", min((s for s, fate in found.values() if fate != DROPPED), default=NEVER))
+    on_beam = [s for s, fate in found.values() if fate in (KEPT, ENDED)]
+    against = row.get("rival_score", min(on_beam, default=NEVER))
     rival = -1
     if gold is not None and "rival" in row:
         parent, token = row["kept"][row["rival"]]
@@ -205,6 +242,16 @@ def _hypotheses(row: dict[str, Any], lanes: Sequence[int], ends: Sequence[int]) 
         if score > NEVER:
             found.setdefault((lanes[parent], token), (score, DROPPED))
     return found
+
+
+def _forbidden(
+    row: dict[str, Any], lanes: Sequence[int], found: dict[Name, tuple[float, int]], gold: Name | None, shown: int
+) -> dict[Name, tuple[float, int]]:
+    """Successors that would be on the next beam without the constraint, and are no valid ones: `found` has all of
+    those."""
+    free = zip(row.get("free", ()), row.get("free_scores", ()), strict=True)
+    best = {(lanes[parent], token): (score, FORBIDDEN) for (parent, token), score in free if score > NEVER}
+    return dict([item for item in best.items() if item[0] not in found and item[0] != gold][:shown])
 
 
 def _shown(ordered: Sequence[Name], found: dict[Name, tuple[float, int]], shown: int, gold: Name | None) -> list[Name]:

@@ -169,7 +169,8 @@ def search_in_parts(
                 step, verdict = gold_step(beam, scores, allowed_NC, golds[t], start)
             verdicts.append(verdict)
         if watch is not None:
-            watch(StepSeen(beam, scores, allowed_NC, active_B, step, None if gold is None else verdicts[-1]))
+            verdict_now = None if gold is None else verdicts[-1]
+            watch(StepSeen(beam, output_BRH, live, scores, allowed_NC, active_B, step, verdict_now))
         beam = step.beam
         history.append(step.successors)
         del scores  # a search may pause for long, and this is the widest of its tensors

@@ -10,14 +10,26 @@ from hypothesis import strategies as st
 
 from argbeam.data.vocabulary import EOS
 from argbeam.search.gold import Gold, Policy, Restart
-from argbeam.search.recorder import DROPPED, ENDED, GOLD, KEPT, SearchRecorder, TreeStep, gold_kept, tree_of
+from argbeam.search.recorder import (
+    DROPPED,
+    ENDED,
+    FORBIDDEN,
+    GOLD,
+    KEPT,
+    SearchRecorder,
+    TreeStep,
+    WithoutConstraint,
+    gold_kept,
+    tree_of,
+)
 from argbeam.search.result import SearchResult
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopBest
+from argbeam.search.successors import Unconstrained
 from figure_1 import GOLD as FIGURE_GOLD
 from figure_1 import SUCCESSORS, VOCABULARY, model, sentence, words
-from oracles import Tokens
+from oracles import Tokens, unconstrained
 from toy_cases import GOLD_CASES, Case, beams_of, rules
 
 
@@ -73,9 +85,13 @@ def test_the_tree_of_the_plain_search_has_golds_path_beside_the_beam() -> None:
 
 
 def recorded(
-    case: Case, settings: SearchSettings, golds: list[Tokens] | None = None, policy: Policy | None = None
+    case: Case,
+    settings: SearchSettings,
+    golds: list[Tokens] | None = None,
+    policy: Policy | None = None,
+    free: WithoutConstraint | None = None,
 ) -> tuple[SearchResult, SearchRecorder]:
-    recorder = SearchRecorder(5)
+    recorder = SearchRecorder(5, free)
     plain: Any = partial(search_in_parts, watch=recorder)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("argbeam.search.search.search_in_parts", plain)
@@ -172,5 +188,36 @@ def test_the_steps_that_keep_gold_are_those_whose_prefixes_hold_it() -> None:
             beams = beams_of(found, b)
             for t in range(min(len(gold), len(kept_TB))):
                 assert bool(kept_TB[t, b]) == (gold[: t + 1] in dict(beams[t]))
+
+    agree()
+
+
+@pytest.mark.parametrize(("name", "trains"), [("permutation", False), ("shift reduce", False), ("permutation", True)])
+def test_forbidden_hypotheses_would_be_on_the_beam_without_the_constraint(name: str, trains: bool) -> None:
+    """Of all continuations of the beam the K best that are not valid; gold's prefix, where it is one, is gold."""
+
+    @given(case=GOLD_CASES[name][0], beam=st.integers(1, 6), rule=rules, data=st.data())
+    @settings(max_examples=15)
+    def agree(case: Case, beam: int, rule: ScoreRule, data: st.DataObject) -> None:
+        golds = case.golds(data, rule, None) if trains else None
+        growth = 0.7 if rule.adds_up else 0.0
+        policy, vocabulary = Restart(1.0, growth) if trains else None, case.model.vocabulary
+        allowed_1V = Unconstrained(vocabulary, end_symbol=False).start(case.batch).allowed()
+        free = WithoutConstraint(rule, case.model, allowed_1V)
+        _, recorder = recorded(case, SearchSettings(beam, rule, n_best=1), golds, policy, free)
+        for b, valid in enumerate(case.by_sentence):
+            score, gold = case.score(rule, b), golds[b] if golds else ()
+            tree = tree_of(recorder, b, gold=gold, policy=policy, shown=beam)
+            before: list[Tokens] = [()]
+            for step, seen in zip(tree, prefixes(tree), strict=True):
+                rows = [(*row, token) for row in before for token in unconstrained(vocabulary, end_symbol=False)(row)]
+                best = sorted(rows, key=score, reverse=True)[:beam]
+                expected = {row: score(row) for row in best if row[-1] not in valid(row[:-1])}
+                found = {row: value for row, (value, fate) in seen.items() if fate == FORBIDDEN}
+                assert found == pytest.approx(expected)
+                assert step.fate == sorted(step.fate, key=lambda fate: fate in (GOLD, FORBIDDEN))
+                before = [row for row, (_, fate) in seen.items() if fate == KEPT]
+                if trains and step.violation:
+                    before = [gold[: len(before[0])]]
 
     agree()
