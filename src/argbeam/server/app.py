@@ -29,14 +29,13 @@ from argbeam.reports.inspection import live_page
 from argbeam.runs.inspect_run import InspectRequest, describe_run, inspect_runs, next_of
 from argbeam.runs.load import Run, above_beam
 from argbeam.server.requests import BusyError, Limits, RequestQueue
-from argbeam.settings import MOST_BEAM
 from argbeam.settings.mistakes import first_mistake
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 # Requests that clients have sent when the server is stopped are answered, but not for longer than this.
 STOP_SECONDS = 10
-# The widest beam that the page draws.
-MOST_SHOWN = 100
+# The widest beam that the page draws, and the widest of a request: a search ends early after a batch, not within.
+MOST_SHOWN, MOST_SERVED = 100, 500
 Asked = TypeVar("Asked", bound="Body")
 Answered = TypeVar("Answered")
 
@@ -68,8 +67,8 @@ class DecodeBody(Body):
     """The body of `POST /decode`; a beam of 0 is the recipe's."""
 
     lines: list[str]
-    beam: int = Field(default=0, ge=0, le=MOST_BEAM)
-    n_best: int = Field(default=1, ge=1, le=MOST_BEAM)
+    beam: int = Field(default=0, ge=0, le=MOST_SERVED)
+    n_best: int = Field(default=1, ge=1, le=MOST_SERVED)
 
 
 def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LOCAL) -> Starlette:  # noqa: B008 - frozen

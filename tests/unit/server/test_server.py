@@ -118,10 +118,11 @@ def test_fifty_clients_at_once_get_the_answers_of_the_library(client: Client, ru
         (
             b'{"lines": ["ba"], "beam": 0.5}',
             400,
-            "the body: beam = 0.5: found a number, accepted: a whole number at least 0 and at most 10000",
+            "the body: beam = 0.5: found a number, accepted: a whole number at least 0 and at most 500",
         ),
         (b'{"lines": ["ba"], "beams": 5}', 400, "the body: unknown key beams; did you mean beam?"),
-        (b'{"lines": ["ba"], "n_best": 0}', 400, "the body: n_best = 0: must be at least 1 and at most 10000"),
+        (b'{"lines": ["ba"], "n_best": 0}', 400, "the body: n_best = 0: must be at least 1 and at most 500"),
+        (b'{"lines": ["ba"], "beam": 501}', 400, "the body: beam = 501: must be at least 0 and at most 500"),
         (json.dumps({"lines": ["ba"] * 61}).encode(), 400, "61 lines; at most 60 in one request"),
         (json.dumps({"lines": ["ba", "ti " * 3000]}).encode(), 400, "line 2: 3,000 words; decode.max_words ="),
         (b'{"lines": ["' + b"x" * 20_000 + b'"]}', 413, "a body above 20,000 bytes"),
@@ -320,9 +321,10 @@ def test_a_stop_ends_a_long_search_and_its_client_is_told(run: argbeam.Run, monk
         return own(self, *rest)
 
     monkeypatch.setattr(BatchDecoder, "_decode_batch", slow)
+    monkeypatch.setattr(BatchDecoder, "_batch_size", lambda self, beam: 1)  # every sentence is a batch of its own
     with ThreadPoolExecutor(1) as pool:
         with serving(run, Limits(), stop_seconds=1) as client:
-            asked = pool.submit(client.decode, lines=["ba ti"] * 1000, beam=10 * run.decoder().batch)
+            asked = pool.submit(client.decode, lines=["ba ti"] * 1000)
             begun.wait()
         assert next(batches) < 500
         assert asked.result() == (503, {"error": "the server stops; try again later"})
