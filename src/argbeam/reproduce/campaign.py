@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from argbeam.errors import ArgbeamError, ConfigError
-from argbeam.files import read_records, write_atomic, writing
+from argbeam.files import read_records, write_atomic
 from argbeam.reports.progress import duration, note
 from argbeam.reports.table import table
 from argbeam.reproduce.corpora import GENERATED, Corpus, FoundCorpora, find_corpora, prepare_corpus
@@ -21,6 +21,7 @@ from argbeam.reproduce.folder import (
     RUNS,
     TIMING_FILE,
     RunSummary,
+    check_out,
     read_summaries,
     update_plan,
     write_summaries,
@@ -29,7 +30,7 @@ from argbeam.reproduce.page import write_page
 from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, make_plan, runs_left
 from argbeam.reproduce.runner import CampaignStep, Show, find_machine, run_steps
 from argbeam.reproduce.sums import FURTHER, GROUPS, chosen_experiments
-from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder, refuse_inside_run
+from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
 from argbeam.settings import Recipe
 from argbeam.settings.recipe_files import difference, in_short, parse_recipe, read_recipe_json, recipe_to_toml
 
@@ -74,9 +75,8 @@ def prepare_campaign(
             raise ConfigError(f"{name}: no such table; {hint}accepted: {', '.join(names)}")
     if data != GENERATED and not Path(data).is_dir():
         raise ConfigError(f"--data {data}: no such folder; a folder of corpora, or {GENERATED}, is expected")
-    with writing(out, "--out takes a folder"):
-        refuse_inside_run(out / RUNS)
-        out = out.resolve()
+    check_out(out)
+    out = out.resolve()
     found = find_corpora(data, out / DATA)
     chosen = chosen_experiments(tables)
     planned = [one for one in chosen if one.corpus in found.corpora]

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Json, TypeAdapter
 
 from argbeam.errors import DataError
-from argbeam.files import reading, write_atomic
+from argbeam.files import reading, write_atomic, writing
 from argbeam.reports.records import (
     EvaluationRow,
     RunRecords,
@@ -25,12 +25,15 @@ from argbeam.reports.records import (
     read_run_records,
 )
 from argbeam.reproduce.plan import PlannedRow, PlannedTable, RunPlan, Scoring
-from argbeam.runs.layout import RECIPE, RECORDS, is_trained
+from argbeam.runs.layout import LOCK, RECIPE, RECORDS, is_trained, refuse_foreign, refuse_inside_run
 from argbeam.settings.recipe_files import read_recipe_json
 
 PLAN, SUMMARIES, TESTS, TIMING_FILE = "plan.json", "runs.jsonl", "tests.jsonl", "timing.json"
 RUNS, LOGS, RECIPES, DATA = "runs", "logs", "recipes", "data"
 SCORES = "scores.jsonl"
+PAGE = "reproduction"
+# Everything that `argbeam reproduce` writes.
+_OWN = {PLAN, SUMMARIES, TESTS, TIMING_FILE, RUNS, LOGS, RECIPES, DATA, LOCK, f"{PAGE}.html", f"{PAGE}.md"}
 _FIX_PLAN = "remove it, and `argbeam reproduce` plans again and keeps the runs"
 
 
@@ -49,6 +52,14 @@ class PlanRecord:
 
     runs: tuple[RunRecord, ...]
     tables: tuple[PlannedTable, ...]
+
+
+def check_out(out: Path) -> None:
+    """Refuse a folder that is neither empty nor a reproduction, before anything is written there."""
+    with writing(out, "--out takes a folder"):
+        refuse_inside_run(out / RUNS)
+        if not (out / PLAN).is_file():
+            refuse_foreign(out, _OWN.__contains__, known="a reproduction")
 
 
 def update_plan(out: Path, plan: RunPlan) -> None:

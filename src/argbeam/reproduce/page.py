@@ -8,6 +8,7 @@ from argbeam.reports.glossary import part_title
 from argbeam.reports.page import Page, Plot, Table, write_pages
 from argbeam.reports.plots import Curve, colours_of, lines_svg
 from argbeam.reproduce.corpora import GENERATED
+from argbeam.reproduce.folder import PAGE
 from argbeam.reproduce.paper import BEAMS, PAPER, PAPER_SPEED, Scores
 from argbeam.reproduce.results import (
     Results,
@@ -52,7 +53,7 @@ def write_page(folder: Path, out: Path) -> list[Path]:
     tables += [speed_table(results)] if results.timing else []
     tables.append(runs_table(results))
     return write_pages(
-        Page(_TITLE, f"argbeam report {folder} --out {out}", [], list(plots(results)), tables), out, "reproduction"
+        Page(_TITLE, f"argbeam report {folder} --out {out}", [], list(plots(results)), tables), out, PAGE
     )
 
 

@@ -255,6 +255,24 @@ def test_a_table_or_corpus_that_is_not_there_is_an_error(
     assert refusal(prepare_campaign, tables, data=data, out=tmp_path, error=ConfigError) == message
 
 
+def test_a_reproduction_is_written_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A folder with a plan is a reproduction, whatever else it holds; so is what a stop or a removed plan leaves."""
+    out = tmp_path / "out"
+    for name in ("data", "runs", "logs", "recipes"):
+        (out / name).mkdir(parents=True)
+    for name in (".lock", "runs.jsonl", "reproduction.html"):
+        (out / name).touch()
+    prepare(out, "costs")
+    mine = out / "thesis.tex"
+    mine.touch()
+    accepted = "--out takes a new folder, or a reproduction"
+    found = "neither empty nor a reproduction: it holds thesis.tex"
+    assert refusal(prepare, out, "costs", error=ArgbeamError) == f"{out}: {found}; {accepted}"
+    assert refusal(prepare, mine, "costs", error=ArgbeamError) == f"{mine}: a file; {accepted}"
+    (out / "plan.json").touch()
+    prepare(out, "costs")
+
+
 def test_all_tables_are_those_whose_corpora_are_there(tmp_path: Path) -> None:
     write_iwslt(tmp_path / "data" / "de-en")
     campaign = prepare_campaign([], data=str(tmp_path / "data"), out=tmp_path / "out", seeds=2)
