@@ -22,16 +22,15 @@ _ENDS = ("epochs", "patience")
 
 @dataclass(frozen=True)
 class Resumption:
-    """What a run folder holds for training: whether the run is finished, lines for the user, and where to resume."""
+    """What a run folder holds for training: whether the run is finished, lines for the user, and where to resume.
+
+    `digests` are those of the data so far; none of a run of version 0.1.
+    """
 
     finished: bool
     notices: list[str]
     checkpoint: Checkpoint | None
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """The digests of the data so far; none of a run of version 0.1."""
-        return {} if self.checkpoint is None else _digests_of(self.checkpoint)
+    digests: dict[str, str]
 
 
 def look_for_all(recipe: Recipe, folder: Path, group: Group) -> Resumption:
@@ -40,12 +39,13 @@ def look_for_all(recipe: Recipe, folder: Path, group: Group) -> Resumption:
 
     def look_once() -> list[Any]:
         seen.append(look(recipe, folder))
-        return [seen[0].finished, seen[0].notices, seen[0].checkpoint and seen[0].checkpoint.path.name]
+        name = seen[0].checkpoint and seen[0].checkpoint.path.name
+        return [seen[0].finished, seen[0].notices, name, seen[0].digests]
 
-    finished, notices, name = group.first(look_once)
+    finished, notices, name, digests = group.first(look_once)
     if seen:
         return seen[0]
-    return Resumption(finished, notices, load(folder / layout.CHECKPOINTS / name) if name else None)
+    return Resumption(finished, notices, load(folder / layout.CHECKPOINTS / name) if name else None, digests)
 
 
 def check_same(recipe: Recipe, folder: Path, is_open: Callable[[str], bool] = lambda line: False) -> None:
@@ -71,7 +71,8 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
     check_same(recipe, folder, lambda line: _is_open(line, recipe, position, moved=moved))
     further = _trained_further(recipe, model)
     if model.checkpoint is not None and not further:
-        return Resumption(True, [f"{folder}: training is finished; nothing to do"], None)
+        said = [f"{folder}: training is finished; nothing to do"]
+        return Resumption(True, said, None, _digests_of(model.checkpoint))
     rejected = [*found.rejected, *model.rejected]
     if rejected and found.checkpoint is None:
         raise CheckpointError(f"{rejected[0]}; no good checkpoint is left: restore one, or choose another --out")
@@ -87,7 +88,7 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
             notices.append(f"{line}; renamed to {aside.name}, the checkpoint before it is used")
     if found.checkpoint is None and (folder / layout.RECORDS).exists():
         notices.append(f"{folder}: no checkpoint is there; training starts from the beginning")
-    return Resumption(False, notices, found.checkpoint)
+    return Resumption(False, notices, found.checkpoint, _digests_of(found.checkpoint))
 
 
 def _trained_further(recipe: Recipe, model: Latest) -> list[str]:
@@ -99,7 +100,9 @@ def _trained_further(recipe: Recipe, model: Latest) -> list[str]:
     return [line for line in difference(trained, recipe) if line.startswith("stages.")]
 
 
-def _digests_of(checkpoint: Checkpoint) -> dict[str, str]:
+def _digests_of(checkpoint: Checkpoint | None) -> dict[str, str]:
+    if checkpoint is None:
+        return {}
     with interpreting(checkpoint.path):
         return {str(name): str(digest) for name, digest in checkpoint.meta.get("data", {}).items()}
 

@@ -51,6 +51,8 @@ def train(
 
 def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: Group) -> Iterator[Event]:
     found = look_for_all(recipe, folder, group)
+    if found.finished:
+        group.first(lambda: examples.check_as_far_as_there(recipe, folder, known=found.digests))
     yield from map(Notice, found.notices)
     if found.finished:
         return

@@ -389,6 +389,23 @@ def test_a_run_is_not_resumed_over_other_data(tmp_path: Path, change: str) -> No
     finish(recipe, run)
 
 
+def test_a_finished_run_says_that_its_data_has_changed_but_not_that_it_was_moved_or_removed(tmp_path: Path) -> None:
+    recipe, run = one_epoch(tmp_path), tmp_path / "run"
+    finish(recipe, run)
+    nothing_to_do = [f"{run}: training is finished; nothing to do"]
+    (tmp_path / "moved").mkdir()
+    assert list(texts(finish(one_epoch(tmp_path / "moved"), run))) == nothing_to_do
+    (tmp_path / "dev.txt").unlink()
+    assert list(texts(finish(recipe, run))) == nothing_to_do
+    (tmp_path / "train.txt").write_text("ba ko\n", encoding="utf-8")
+    assert refusal(finish, recipe, run, error=DataError) == (
+        f"{tmp_path / 'train.txt'}: not the file that {run} has trained with as data.train (another SHA-256); "
+        "put that one back (--data DIR if it was moved), or choose another --out"
+    )
+    (tmp_path / "train.txt").unlink()
+    assert list(texts(finish(recipe, run))) == nothing_to_do
+
+
 def test_a_run_without_digests_is_resumed_but_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of version 0.1 are; what is saved from then on has them."""
     recipe, run = small_recipe(data=short_text(tmp_path)), tmp_path / "run"
