@@ -12,11 +12,12 @@ from typing import Any
 from argbeam import __version__
 from argbeam.data.batches import Example
 from argbeam.data.example_store import StoredExamples, write_store
-from argbeam.data.readers.text import COMPRESSIONS, unpacked
-from argbeam.errors import DataError
+from argbeam.data.readers.text import COMPRESSIONS, count_lines_with_tab, unpacked
+from argbeam.errors import DataError, counted
 from argbeam.files import check_there, reading, writing
 from argbeam.runs.layout import STORE
 from argbeam.settings import InteractionData, IwsltData, Recipe
+from argbeam.settings.data import TextData
 from argbeam.tasks import TASKS
 from argbeam.tasks.constraints import SHIPPED, constraint_file, constraint_of
 from argbeam.tasks.contract import Task
@@ -50,6 +51,14 @@ def check_files(recipe: Recipe) -> None:
         others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
         hint = next((f", but {other.name} is there" for other in others if os.path.exists(other)), "")  # noqa: PTH110
         check_there(path, f"{key} names it{hint}")
+
+
+def lines_with_tab(recipe: Recipe) -> Iterator[str]:
+    """A line for the user about each split of plain text that has tabs: it may be a table of pairs."""
+    for split in ("train", "dev") if isinstance(recipe.data, TextData) else ():
+        files = [path for key, path in named_files(recipe.data) if key == f"data.{split}"]
+        if found := sum(map(count_lines_with_tab, files)):
+            yield f"data.{split}: {counted(found, 'line')} with a tab: all columns are read as one sentence"
 
 
 def vectors_path(recipe: Recipe) -> Path:

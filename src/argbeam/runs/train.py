@@ -100,6 +100,7 @@ def _facts(recipe: Recipe, data: examples.TrainingData, dev: Sequence[Item]) -> 
     yield f"{counted(len(data.examples), 'training sentence')}, {counted(len(dev), 'dev sentence')}"
     if data.left_out:
         yield f"left out of training: {data.reasons}"
+    yield from examples.lines_with_tab(recipe)
     if isinstance(recipe.model, HuggingFaceModelSettings) and (warning := generation_warning(recipe.model.path)):
         yield f"model.path = {recipe.model.path}: {warning}"
     if facts := constraints.constraint_facts(data.task):

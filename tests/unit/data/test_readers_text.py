@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argbeam.data.readers.text import TextPair, open_lines, read_parallel, read_text, read_tsv
+from argbeam.data.readers import text as reader
+from argbeam.data.readers.text import (
+    TextPair,
+    count_lines_with_tab,
+    open_lines,
+    read_parallel,
+    read_text,
+    read_tsv,
+)
 from refusals import refusal
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -38,6 +46,18 @@ def test_lines_written_are_the_lines_read(lines: list[str], end: str, mark: bool
 def test_only_newlines_end_a_line_and_the_last_one_needs_none(tmp_path: Path) -> None:
     text = "a\u2028b\x85c\rd\x0ce"
     assert list(open_lines(write(tmp_path, "t", f"a\n{text}".encode()))) == [(1, "a"), (2, text)]
+
+
+@given(
+    st.lists(st.text("a\t\rx", max_size=5)), st.sampled_from(["\n", ""]), st.integers(1, 9), st.sampled_from([*PACK])
+)
+def test_lines_with_a_tab_are_counted_once_wherever_blocks_end(
+    lines: list[str], end: str, block: int, suffix: str
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_BLOCK", block)
+        path = write(Path(folder), f"t{suffix}", ("\n".join(lines) + end).encode())
+        assert count_lines_with_tab(path) == sum("\t" in line for _, line in open_lines(path))
 
 
 def test_lines_are_read_one_by_one(tmp_path: Path) -> None:

@@ -306,6 +306,17 @@ def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path:
     assert start["left_out"] == {"too short": 3, "too long": 1}
 
 
+def test_lines_with_a_tab_are_counted_in_a_notice(tmp_path: Path) -> None:
+    """A file of pairs taken for plain text: its two columns are one sentence."""
+    recipe = one_epoch(tmp_path)
+    (tmp_path / "train.txt").write_text("ba ko\tko ba\nti lu\nlu\tti\n", encoding="utf-8")
+    said = list(texts(finish(recipe, tmp_path / "run")))
+    assert said == [
+        "3 training sentences, 2 dev sentences",
+        "data.train: 2 lines with a tab: all columns are read as one sentence",
+    ]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(whole: Whole, tmp_path: Path, damage: str) -> None:
     recipe, undisturbed = small_recipe("runtime.checkpoint_every=2", data=whole[0].data.model_dump()), whole[1]

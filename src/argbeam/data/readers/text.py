@@ -17,6 +17,7 @@ from argbeam.files import reading
 # Endings of a compressed file's name, and none.
 COMPRESSIONS = ("", ".gz", ".xz")
 LONGEST_LINE = 1 << 26  # bytes
+_BLOCK = 1 << 20  # bytes read at once where lines do not matter
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,17 @@ def open_lines(path: Path) -> Generator[tuple[int, str], None, None]:
             check_line(len(raw), path, line)
             yield line, decode_line(raw, path, line)
             line += 1
+
+
+def count_lines_with_tab(path: Path) -> int:
+    """The lines of a file with a tab. Where there is none, it takes little more time than reading the bytes."""
+    found = 0
+    with open_bytes(path) as stream:
+        while block := stream.read(_BLOCK):
+            if b"\t" in block:
+                block += stream.readline()  # whole lines: none is counted twice
+                found += sum(b"\t" in line for line in block.split(b"\n"))
+    return found
 
 
 def check_line(length: int, path: Path | str, line: int) -> None:
