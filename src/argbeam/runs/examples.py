@@ -136,6 +136,18 @@ def data_digests(recipe: Recipe, splits: Sequence[str] = ("train", "dev")) -> di
     return {f"{key} {name}": _digest(path) for (key, path), name in zip(files, names, strict=True)}
 
 
+def dev_in_training(digests: Mapping[str, str]) -> list[str]:
+    """The dev files that are training files too, by their digests: `data.dev train.txt`."""
+    trained = {(_side(name), digest) for name, digest in digests.items() if name.startswith("data.train")}
+    dev = ((name, digest) for name, digest in digests.items() if name.startswith("data.dev"))
+    return [name for name, digest in dev if (_side(name), digest) in trained]
+
+
+def _side(name: str) -> str:
+    """The side of a name of `data_digests`: `source` of `data.dev_source dev.de`; empty: both."""
+    return name.partition(" ")[0].partition("_")[2]
+
+
 def check_unchanged(recipe: Recipe, folder: Path, *, known: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Raise a DataError if a file is not the one that the run in the folder was started with."""
     for name, digest in known.items():

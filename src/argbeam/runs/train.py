@@ -91,15 +91,19 @@ def _train(recipe: Recipe, folder: Path, stop_asked: Callable[[], bool], group: 
     _record_start(folder, trainer, started, resumed=resumed is not None)
     if resumed:
         yield Notice(f"{folder}: resuming from update {trainer.position.update} ({resumed.path.name})")
-    yield from map(Notice, _facts(recipe, data, dev))
+    yield from map(Notice, _facts(recipe, data, dev, digests))
     yield from _save_events(folder, trainer, digests)
 
 
-def _facts(recipe: Recipe, data: examples.TrainingData, dev: Sequence[Item]) -> Iterator[str]:
+def _facts(
+    recipe: Recipe, data: examples.TrainingData, dev: Sequence[Item], digests: Mapping[str, str]
+) -> Iterator[str]:
     """Lines for the user about what is trained on, and about settings that will not do what they say."""
     yield f"{counted(len(data.examples), 'training sentence')}, {counted(len(dev), 'dev sentence')}"
     if data.left_out:
         yield f"left out of training: {data.reasons}"
+    if shared := examples.dev_in_training(digests):
+        yield f"{', '.join(shared)}: a training file too; scores on it say nothing about new sentences"
     yield from examples.lines_with_tab(recipe)
     if isinstance(recipe.model, HuggingFaceModelSettings) and (warning := generation_warning(recipe.model.path)):
         yield f"model.path = {recipe.model.path}: {warning}"

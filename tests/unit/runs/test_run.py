@@ -289,6 +289,7 @@ def test_training_says_what_its_settings_will_not_do(tmp_path: Path) -> None:
     said = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
     assert said == [
         "2 training sentences, 2 dev sentences",
+        "data.dev pairs.tsv: a training file too; scores on it say nothing about new sentences",
         "dev: no output can equal 1 of 2 targets: they are longer than the length limit; decode.length_factor and "
         "decode.length_extra set it",
         "dev: 1 of 3 target tokens unknown to the model: too rare in the training data (text.min_count), or not in it",
@@ -304,6 +305,23 @@ def test_sentences_left_out_are_counted_in_a_notice_and_in_the_records(tmp_path:
     assert said == ["2 training sentences, 2 dev sentences", "left out of training: 1 too long, 3 too short"]
     start = read_records(tmp_path / "run" / "records.jsonl")[0]
     assert start["left_out"] == {"too short": 3, "too long": 1}
+
+
+def test_a_dev_file_that_is_a_training_file_is_named(tmp_path: Path) -> None:
+    """Also under another name; an equal file of the other side is none, and new files are not named."""
+    for name in ("old", "copy"):
+        (tmp_path / name).write_text("ba ko\nti lu\n", encoding="utf-8")
+    (tmp_path / "new").write_text("ko ba\nlu ti\n", encoding="utf-8")
+    text = {"kind": "text", "train": ["old"], "dev": ["new", "copy", "old"]}
+    pairs = {"train_source": ["old"], "train_target": ["new"], "dev_source": ["new"] * 2, "dev_target": ["copy", "new"]}
+    for task, data, named in (
+        ("word_ordering", text, "data.dev copy, data.dev old"),
+        ("translation", {"kind": "parallel", **pairs}, "data.dev_target new"),
+    ):
+        stages = {"only": {**PRETRAIN, "epochs": 1}}
+        recipe = small_recipe(task=task, data={"root": str(tmp_path), **data}, stages=stages)
+        said = f"{named}: a training file too; scores on it say nothing about new sentences"
+        assert said in texts(finish(recipe, tmp_path / task))
 
 
 def test_lines_with_a_tab_are_counted_in_a_notice(tmp_path: Path) -> None:
