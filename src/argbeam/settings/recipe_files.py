@@ -150,7 +150,9 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
         table = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):
         if value[:1] in ("", '"', "'", "[", "{") or not value.isprintable():
-            raise ConfigError(f"--set {clipped(text)}: the value is neither TOML nor a bare word") from None
+            shape = {"[": '["a", "b"]', "{": '{a = "b"}'}.get(value[:1])
+            shell = f"; a shell removes quotes that are not quoted: --set '{dotted(keys)}={shape}'" if shape else ""
+            raise ConfigError(f"--set {clipped(text)}: the value is neither TOML nor a bare word{shell}") from None
         return keys, value
     if len(table) != 1:
         raise ConfigError(f"--set {clipped(text)}: one value is accepted, found {len(table)}")

@@ -224,7 +224,9 @@ data={kind='text', train=['a'], dev=['']} => --set: data.dev[0] = "": must be a 
 data={kind='text', train=['a']} => --set: missing key data.dev, a list of strings
 model.hidden => --set model.hidden: accepted: key=value, such as model.hidden=512
 model..hidden=3 => --set model..hidden=3: accepted: key=value, such as model.hidden=512
-name=[1 => --set name=[1: the value is neither TOML nor a bare word
+name=[1 => --set name=[1: the value is neither TOML nor a bare word; a shell removes quotes that are not quoted: --set 'name=["a", "b"]'
+data.train=[a.tsv] => --set data.train=[a.tsv]: the value is neither TOML nor a bare word; a shell removes quotes that are not quoted: --set 'data.train=["a", "b"]'
+task={kind = parsing} => --set task={kind = parsing}: the value is neither TOML nor a bare word; a shell removes quotes that are not quoted: --set 'task={a = "b"}'
 name= => --set name=: the value is neither TOML nor a bare word
 text.tokenizer=moses => x.toml: text.tokenizer = "moses": word_ordering reads tokenised text; must be "whitespace"
 name.x=3 => --set name.x=3: name is a string, accepted: a table
