@@ -1,6 +1,7 @@
 """Verbs that make a run or work with one: demo, train, decode, evaluate, inspect, serve."""
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -141,6 +142,10 @@ def evaluate(
     beams = parse_beams(beam)
     if split not in ("dev", "test"):
         raise ConfigError(f"--split {split}: accepted: dev, test")
+    # With another search a run may differ from itself: overrides are not for the run of --against.
+    searched = any(key.startswith("decode.") for key in keys_of(sets))
+    if against is not None and os.path.realpath(against) == os.path.realpath(run) and not searched:
+        raise ConfigError(f"--against {against}: the same run; accepted: another one, or --set decode.KEY=VALUE")
     moved = root_of(data)
     with joined() as group:
         opened = open_run(Path(run), [*(sets or []), *moved], group, keep=not no_keep)

@@ -63,6 +63,10 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Path]:
 def read_runs(folders: Sequence[Path]) -> list[RunData]:
     """The runs, labelled by name, with the seed or the folder added where names are equal."""
     runs = [_read_run(folder) for folder in folders]
+    places = [folder.resolve() for folder in folders]
+    for folder, place in zip(folders, places, strict=True):
+        if places.count(place) > 1:
+            raise ArgbeamError(f"report: {folder} is given twice; each run is accepted once")
     for label in (
         lambda run: run.recipe.name,
         lambda run: f"{run.recipe.name}, seed {run.recipe.seed}",
@@ -71,7 +75,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunData]:
         labels = [label(run) for run in runs]
         if len(set(labels)) == len(runs):
             return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
-    raise ArgbeamError("report: a run is given twice; each folder is accepted once")
+    raise AssertionError("no two runs have one folder")
 
 
 def _read_run(folder: Path) -> RunData:

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -243,14 +244,16 @@ def test_lines_with_a_tab_are_counted(argbeam: Command, runs: dict[str, Path]) -
     assert argbeam("decode", runs["ordering"], stdin=b"ira\t.\nira .\n.\tira\n").stderr == said
 
 
-def test_evaluate_can_leave_a_run_as_it_is(argbeam: Command, runs: dict[str, Path]) -> None:
+def test_evaluate_can_leave_a_run_as_it_is(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
     """Neither its scores nor the length power that dev decides are saved; the numbers are the same."""
     files = ("predictions", "evaluations.jsonl", "length_power.jsonl")
     asked = ("evaluate", runs["translation"], "--beam", "2", "--split", "dev", "--json")
-    before = {path: path.stat().st_mtime_ns for path in runs["translation"].rglob("*")}
-    found = argbeam(*asked, "--no-keep", "--against", runs["translation"])
+    shutil.copytree(runs["translation"], tmp_path / "copy")
+    paths = [path for run in (runs["translation"], tmp_path / "copy") for path in (run, *run.rglob("*"))]
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    found = argbeam(*asked, "--no-keep", "--against", tmp_path / "copy")
     assert found.returncode == 0, found.stderr
-    assert {path: path.stat().st_mtime_ns for path in runs["translation"].rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in paths} == before
     record = json.loads(found.stdout)
     record.pop("against")
     assert record == json.loads(argbeam(*asked).stdout)
@@ -377,13 +380,28 @@ def test_evaluate_keeps_scores_and_predictions(argbeam: Command, runs: dict[str,
     assert printed[0]["metric"] in table[4]
 
 
-def test_a_run_does_not_differ_from_itself(argbeam: Command, runs: dict[str, Path]) -> None:
+def test_a_run_does_not_differ_from_its_copy(argbeam: Command, runs: dict[str, Path], tmp_path: Path) -> None:
     for name, parts in (("ordering", ["bleu"]), ("parsing", ["uas", "las"])):
-        done = argbeam("evaluate", runs[name], "--beam", "2", "--against", runs[name], "--json")
+        copy = shutil.copytree(runs[name], tmp_path / name)
+        done = argbeam("evaluate", runs[name], "--beam", "2", "--against", copy, "--json")
         against = json.loads(done.stdout)["against"]
         assert against["p_values"] == dict.fromkeys(parts, 1.0)
     done = argbeam("evaluate", runs["ordering"], "--beam", "2", "--against", runs["bso"])
     assert "p (bleu)" in done.stdout.splitlines()[1]
+
+
+def test_a_run_is_tested_against_itself_only_with_another_search(
+    argbeam: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(runs["ordering"])
+    asked = ("evaluate", runs["ordering"], "--beam", "2", "--no-keep", "--json", "--against", tmp_path / "link")
+    refused = f"--against {tmp_path / 'link'}: the same run; accepted: another one, or --set decode.KEY=VALUE"
+    for more in ((), ("--set", "runtime.device=cpu")):
+        done = argbeam(*asked, *more)
+        assert (done.returncode, done.stderr) == (2, f"argbeam: error: {refused}\n")
+    done = argbeam(*asked, "--set", "decode.length_power=0.5")
+    found = json.loads(done.stdout)
+    assert found["length_power"] == 0.5 and "bleu" in found["against"]["p_values"]
 
 
 def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_path: Path) -> None:
@@ -396,7 +414,7 @@ def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_
     before.rename(now)
     moved = f"{before / 'dev.txt'}: no such file; data.dev names it; --data DIR says where the data is now"
     assert argbeam(*options).stderr == f"argbeam: error: {moved}\n"
-    done = argbeam(*options, "--data", now, "--against", run)
+    done = argbeam(*options, "--data", now, "--against", shutil.copytree(run, tmp_path / "copy"))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.pop("against")["scores"] == found["scores"]

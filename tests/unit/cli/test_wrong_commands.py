@@ -255,6 +255,8 @@ RUNS = [
         (f"{verb} {{ordering}} --data .", "data.root (--data): {ordering} reads no files; its data is generated")
         for verb in ("evaluate", "inspect")
     ),
+    ("evaluate {ordering} --against {ordering}", "--against {ordering}: the same run; accepted: another one, ..."),
+    ("evaluate {ordering} --against {ordering}/../ordering", "--against {ordering}/../ordering: the same run; ..."),
     ("evaluate {ordering} --beam 1 --against {parsing} --no-keep", "{ordering} and {parsing}: ..."),
     (
         "evaluate {ordering} --beam 1 --against {translation} --no-keep",
@@ -268,7 +270,7 @@ RUNS = [
     ("evaluate {moved} --split dev --data folder", "folder/dev.txt: no such file; data.dev names it; ..."),
     ("evaluate {moved}", "the recipe names no test files; data.test takes a list of paths; `--split dev` needs none"),
     ("report gone --out x", "gone: no run folder: recipe.json is missing; `argbeam train` makes one"),
-    ("report {ordering} {ordering} --out x", "report: a run is given twice; each folder is accepted once"),
+    ("report {ordering} {ordering} --out x", "report: {ordering} is given twice; each run is accepted once"),
     ("report {ordering} --out text", "cannot write text: ...; --out takes a folder"),
     ("report odd --out x", "odd/records.jsonl:1: damaged: device is missing; ..."),
     ("report plan --out x", "plan/plan.json: damaged: runs is missing; ..."),

@@ -202,8 +202,10 @@ def test_labels_tell_runs_apart(tmp_path: Path) -> None:
     assert [run.label for run in read_runs([a])] == ["BSO"]
     assert [run.label for run in read_runs([a, b])] == ["BSO, seed 1", "BSO, seed 2"]
     assert [run.label for run in read_runs([b, c])] == [f"BSO, {b}", f"BSO, {c}"]
-    twice = "report: a run is given twice; each folder is accepted once"
-    assert refusal(read_runs, [a, a], error=ArgbeamError) == twice
+    (tmp_path / "link").symlink_to(a)
+    for again in (a, tmp_path / "link", tmp_path / "b" / ".." / "a"):
+        twice = "is given twice; each run is accepted once"
+        assert refusal(read_runs, [b, a, again], error=ArgbeamError) == f"report: {a} {twice}"
 
 
 def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
