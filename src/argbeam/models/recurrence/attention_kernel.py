@@ -12,27 +12,27 @@ from argbeam.models.recurrence.cell_kernel import carried_back, noise_arguments,
 from argbeam.models.recurrence.contract import Attended, CombineBack, Combined
 from argbeam.runtime.device import power_of_two, products, shared_memory
 
-# What a program can hold: rows of a sentence, and words of its memory; it reads this many units at a time.
-_ROWS, _WORDS, _UNITS = 64, 256, 64
+# What a program can hold: rows of a sentence, and tokens of its memory; it reads this many units at a time.
+_ROWS, _TOKENS, _UNITS = 64, 256, 64
 
 
-def fits(rows: int, words: int, device: torch.device) -> bool:
+def fits(rows: int, tokens: int, device: torch.device) -> bool:
     """Whether the attention kernels hold a sentence of this size on this device."""
-    # Loads are staged: shared memory holds three blocks of the rows' units and of the words' at once.
-    staged = 3 * 4 * _UNITS * (power_of_two(rows, 16) + power_of_two(words, 16))
-    return rows <= _ROWS and words <= _WORDS and staged <= shared_memory(device)
+    # Loads are staged: shared memory holds three blocks of the rows' units and of the tokens' at once.
+    staged = 3 * 4 * _UNITS * (power_of_two(rows, 16) + power_of_two(tokens, 16))
+    return rows <= _ROWS and tokens <= _TOKENS and staged <= shared_memory(device)
 
 
 def attention(query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
     keys_BSH, memory_BSH, padding_BS = attended.keys_BSH, attended.memory_BSE, attended.padding_BS
     count, hidden = query_NH.shape
-    sentences, words = padding_BS.shape
+    sentences, tokens = padding_BS.shape
     rows = count // sentences
     assert all(x.is_contiguous() for x in (query_NH, keys_BSH, memory_BSH, padding_BS))
-    context_NH, weight_NS = torch.empty_like(query_NH), query_NH.new_empty(count, words)
+    context_NH, weight_NS = torch.empty_like(query_NH), query_NH.new_empty(count, tokens)
     _attention[(sentences,)](
-        query_NH, keys_BSH, memory_BSH, padding_BS.view(torch.uint8), context_NH, weight_NS, rows, words,
-        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=_UNITS, PRECISION=products(),
+        query_NH, keys_BSH, memory_BSH, padding_BS.view(torch.uint8), context_NH, weight_NS, rows, tokens,
+        H=hidden, ROWS=power_of_two(rows, 16), TOKENS=power_of_two(tokens, 16), BLOCK_K=_UNITS, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip
     return context_NH, weight_NS
@@ -40,29 +40,29 @@ def attention(query_NH: Tensor, attended: Attended) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _attention(
-    query, keys, memory, padding, context_out, weight_out, rows, words,
-    H: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    query, keys, memory, padding, context_out, weight_out, rows, tokens,
+    H: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    r, s = tl.arange(0, ROWS), tl.arange(0, WORDS)
+    r, s = tl.arange(0, ROWS), tl.arange(0, TOKENS)
     n = b * rows + r
-    match = tl.zeros((ROWS, WORDS), tl.float32)
+    match = tl.zeros((ROWS, TOKENS), tl.float32)
     for k0 in range(0, H, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         q = tl.load(query + n[:, None] * H + k[None, :], mask=(r < rows)[:, None] & (k < H)[None, :], other=0.0)
-        at = keys + (b * words + s)[None, :] * H + k[:, None]
+        at = keys + (b * tokens + s)[None, :] * H + k[:, None]
         match = tl.dot(
-            q, tl.load(at, mask=(s < words)[None, :] & (k < H)[:, None], other=0.0), match, input_precision=PRECISION
+            q, tl.load(at, mask=(s < tokens)[None, :] & (k < H)[:, None], other=0.0), match, input_precision=PRECISION
         )
-    absent = tl.load(padding + b * words + s, mask=s < words, other=1) != 0
+    absent = tl.load(padding + b * tokens + s, mask=s < tokens, other=1) != 0
     match = tl.where(absent[None, :], -float("inf"), match)
     weight = tl.exp(match - tl.max(match, 1)[:, None])
     weight = weight / tl.sum(weight, 1)[:, None]
-    tl.store(weight_out + n[:, None] * words + s[None, :], weight, mask=(r < rows)[:, None] & (s < words)[None, :])
+    tl.store(weight_out + n[:, None] * tokens + s[None, :], weight, mask=(r < rows)[:, None] & (s < tokens)[None, :])
     for k0 in range(0, H, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
-        at = memory + (b * words + s)[:, None] * H + k[None, :]
-        values = tl.load(at, mask=(s < words)[:, None] & (k < H)[None, :], other=0.0)
+        at = memory + (b * tokens + s)[:, None] * H + k[None, :]
+        values = tl.load(at, mask=(s < tokens)[:, None] & (k < H)[None, :], other=0.0)
         context = tl.dot(weight, values, input_precision=PRECISION)
         tl.store(context_out + n[:, None] * H + k[None, :], context, mask=(r < rows)[:, None] & (k < H)[None, :])
 
@@ -70,13 +70,13 @@ def _attention(
 def attention_backward(grad_NX: Tensor, attended: Attended, weight_NS: Tensor, match_out_NS: Tensor) -> Tensor:
     keys_BSH, memory_BSH = attended.keys_BSH, attended.memory_BSE
     count, hidden = grad_NX.shape[0], grad_NX.shape[1] // 2
-    sentences, words = memory_BSH.shape[:2]
+    sentences, tokens = memory_BSH.shape[:2]
     assert all(x.is_contiguous() for x in (grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS))
     query_NH = grad_NX.new_empty(count, hidden)
     rows = count // sentences
     _attention_backward[(sentences,)](
-        grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS, query_NH, rows, words,
-        H=hidden, ROWS=power_of_two(rows, 16), WORDS=power_of_two(words, 16), BLOCK_K=_UNITS, PRECISION=products(),
+        grad_NX, keys_BSH, memory_BSH, weight_NS, match_out_NS, query_NH, rows, tokens,
+        H=hidden, ROWS=power_of_two(rows, 16), TOKENS=power_of_two(tokens, 16), BLOCK_K=_UNITS, PRECISION=products(),
         num_warps=4,
     )  # fmt: skip
     return query_NH
@@ -84,31 +84,31 @@ def attention_backward(grad_NX: Tensor, attended: Attended, weight_NS: Tensor, m
 
 @triton.jit
 def _attention_backward(
-    grad, keys, memory, weight, match_out, query_out, rows, words,
-    H: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    grad, keys, memory, weight, match_out, query_out, rows, tokens,
+    H: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    r, s = tl.arange(0, ROWS), tl.arange(0, WORDS)
+    r, s = tl.arange(0, ROWS), tl.arange(0, TOKENS)
     n = b * rows + r
-    both = (r < rows)[:, None] & (s < words)[None, :]
-    d_weight = tl.zeros((ROWS, WORDS), tl.float32)
+    both = (r < rows)[:, None] & (s < tokens)[None, :]
+    d_weight = tl.zeros((ROWS, TOKENS), tl.float32)
     for k0 in range(0, H, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         d_context = tl.load(
             grad + n[:, None] * (2 * H) + k[None, :], mask=(r < rows)[:, None] & (k < H)[None, :], other=0.0
         )
-        at = memory + (b * words + s)[None, :] * H + k[:, None]
-        values = tl.load(at, mask=(s < words)[None, :] & (k < H)[:, None], other=0.0)
+        at = memory + (b * tokens + s)[None, :] * H + k[:, None]
+        values = tl.load(at, mask=(s < tokens)[None, :] & (k < H)[:, None], other=0.0)
         d_weight = tl.dot(d_context, values, d_weight, input_precision=PRECISION)
-    share = tl.load(weight + n[:, None] * words + s[None, :], mask=both, other=0.0)
+    share = tl.load(weight + n[:, None] * tokens + s[None, :], mask=both, other=0.0)
     d_match = share * (d_weight - tl.sum(share * d_weight, 1)[:, None])
-    tl.store(match_out + n[:, None] * words + s[None, :], d_match, mask=both)
+    tl.store(match_out + n[:, None] * tokens + s[None, :], d_match, mask=both)
     for k0 in range(0, H, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         inside = (r < rows)[:, None] & (k < H)[None, :]
         d_query = tl.load(grad + n[:, None] * (2 * H) + H + k[None, :], mask=inside, other=0.0)
-        at = keys + (b * words + s)[:, None] * H + k[None, :]
-        values = tl.load(at, mask=(s < words)[:, None] & (k < H)[None, :], other=0.0)
+        at = keys + (b * tokens + s)[:, None] * H + k[None, :]
+        values = tl.load(at, mask=(s < tokens)[:, None] & (k < H)[None, :], other=0.0)
         d_query = tl.dot(d_match, values, d_query, input_precision=PRECISION)
         tl.store(query_out + n[:, None] * H + k[None, :], d_query, mask=inside)
 

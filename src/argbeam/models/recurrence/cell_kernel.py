@@ -68,10 +68,10 @@ def _cell(
     g_gate = tl.load(start + 2 * H, mask=here, other=0.0)
     o_gate = tl.load(start + 3 * H, mask=here, other=0.0)
     if E > 0:
-        word = tl.load(tokens + n, mask=row, other=0)
+        token = tl.load(tokens + n, mask=row, other=0)
         for k0 in range(0, E, BLOCK_K):
             k = k0 + tl.arange(0, BLOCK_K)
-            x = tl.load(table + word[:, None] * E + k[None, :], mask=row[:, None] & (k < E)[None, :], other=0.0)
+            x = tl.load(table + token[:, None] * E + k[None, :], mask=row[:, None] & (k < E)[None, :], other=0.0)
             i_gate, f_gate, g_gate, o_gate = _products(
                 x, embedding_w, embedding_g, k, u, i_gate, f_gate, g_gate, o_gate, E, H, PRECISION
             )

@@ -27,5 +27,5 @@ class KernelSteps:
 
 
 def _fits(rows_N: Tensor, attended: Attended) -> bool:
-    sentences, words = attended.padding_BS.shape
-    return attention_kernel.fits(rows_N.shape[0] // sentences, words, rows_N.device)
+    sentences, tokens = attended.padding_BS.shape
+    return attention_kernel.fits(rows_N.shape[0] // sentences, tokens, rows_N.device)
