@@ -81,9 +81,9 @@ def report(runs: RunFolders, out: Annotated[Path, folder("--out", "Where report.
 def bench(
     device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda or auto.")] = "auto",
     batch: Annotated[int, number("--batch", "Sentences in a batch.", 1)] = 64,
-    source: Annotated[int, number("--source", "Words of a source.", 1)] = 24,
-    target: Annotated[int, number("--target", "Words of a target; ConBSO needs as many as the source.", 1)] = 24,
-    vocab: Annotated[int, number("--vocab", "Words of the vocabulary.", 8)] = 22822,
+    source: Annotated[int, number("--source", "Tokens of a source.", 1)] = 24,
+    target: Annotated[int, number("--target", "Tokens of a target; ConBSO needs as many as the source.", 1)] = 24,
+    vocab: Annotated[int, number("--vocab", "Tokens of the vocabulary.", 8)] = 22822,
     model: Annotated[str, typer.Option(metavar="KIND", help="lstm, transformer or transformer_lm.")] = "lstm",
     layers: Annotated[int, number("--layers", "Layers of the decoder, and of an encoder.", 1)] = 1,
     hidden: Annotated[int, number("--hidden", "Size of hidden states and word vectors.", 1, also="--width")] = 256,

@@ -83,6 +83,14 @@ def test_every_verb_has_whole_lines_of_help_and_an_example(argbeam: Command) -> 
     assert argbeam().stdout == argbeam("--help").stdout
 
 
+def test_the_sizes_of_bench_are_in_tokens_as_its_rows_are(argbeam: Command) -> None:
+    """It times tokens a second."""
+    said = argbeam("bench", "-h").stdout
+    for option in ("--source", "--target", "--vocab"):
+        (line,) = [line for line in said.splitlines() if line.split()[:1] == [option]]
+        assert " Tokens of " in line
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
