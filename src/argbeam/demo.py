@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from argbeam.errors import ArgbeamError
@@ -12,7 +12,7 @@ from argbeam.reports.report import read_runs, score_tables, write_report
 from argbeam.reports.table import table
 from argbeam.reproduce.campaign import write_recipe
 from argbeam.reproduce.folder import LOGS, RECIPES
-from argbeam.reproduce.runner import CampaignStep, find_machine, run_steps
+from argbeam.reproduce.runner import CampaignStep, ShowSteps, find_machine, run_steps
 from argbeam.runs import layout
 from argbeam.runs.layout import is_trained
 from argbeam.runs.load import open_run
@@ -108,7 +108,7 @@ def _train_side_by_side(recipes: Mapping[str, Recipe], out: Path, jobs: int) -> 
     return outcome.signal
 
 
-def _following(logs: Sequence[Path]) -> Callable[[Sequence[str], int], None]:
+def _following(logs: Sequence[Path]) -> ShowSteps:
     """Show the lines written to the logs since the last call."""
     read = {log: log.stat().st_size if log.exists() else 0 for log in logs}
 

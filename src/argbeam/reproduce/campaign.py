@@ -28,7 +28,7 @@ from argbeam.reproduce.folder import (
 )
 from argbeam.reproduce.page import write_page
 from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, make_plan, runs_left
-from argbeam.reproduce.runner import CampaignStep, Show, find_machine, run_steps
+from argbeam.reproduce.runner import CampaignStep, ShowSteps, find_machine, run_steps
 from argbeam.reproduce.sums import FURTHER, GROUPS, chosen_experiments
 from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
 from argbeam.settings import Recipe
@@ -161,7 +161,7 @@ def seconds_left(*, elapsed: float, before: float, now: float, total: int) -> fl
 
 
 @contextmanager
-def watching(campaign: Campaign, left: Collection[str]) -> Iterator[Show]:
+def watching(campaign: Campaign, left: Collection[str]) -> Iterator[ShowSteps]:
     """Report progress on stderr: a status on a terminal, a line every half minute elsewhere."""
     from rich.console import Console
     from rich.status import Status

@@ -74,7 +74,7 @@ class _Board:
     attempts: Counter[str] = field(default_factory=Counter)
 
 
-Show = Callable[[Sequence[str], int], None]
+ShowSteps = Callable[[Sequence[str], int], None]
 """Called with the names of the running steps and the number of waiting ones."""
 
 
@@ -93,7 +93,7 @@ def find_machine(jobs: int) -> Machine:
     return Machine(jobs, devices, max(1, cores // jobs))
 
 
-def run_steps(steps: Sequence[CampaignStep], logs: Path, machine: Machine, show: Show) -> StepsOutcome:
+def run_steps(steps: Sequence[CampaignStep], logs: Path, machine: Machine, show: ShowSteps) -> StepsOutcome:
     """Run all steps, those first in the list first. A step whose dependency failed is not started."""
     order = TopologicalSorter({step.name: step.needs for step in steps})
     order.prepare()
