@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from argbeam.data.readers.text import check_line, decode_line, is_pipe, open_stream, unpacking
-from argbeam.decoding.batch_decoder import Decoded
+from argbeam.decoding.batch_decoder import WINDOW, Decoded
 from argbeam.errors import ArgbeamError, ConfigError, DataError, counted
 from argbeam.files import writing
 from argbeam.reports.progress import note
-from argbeam.runs.load import WINDOW, Run
+from argbeam.runs.load import Run
 from argbeam.runtime.group import Group
 from argbeam.tasks.contract import Item
 

@@ -23,7 +23,7 @@ from argbeam.settings import Decode
 from argbeam.tasks.contract import Item, Score, ScoresLists, Task
 
 # Sentences that are sorted by length together: the bound of memory, whatever the input's length.
-_WINDOW = 8192
+WINDOW = 8192
 # The widest beam that is searched in whole batches. Wider beams have smaller batches: memory grows with the rows, which
 # are sentences times beam, and each row may have a score for every token of the vocabulary.
 _WIDE = 10
@@ -79,7 +79,7 @@ class BatchDecoder:
         `done` is called after each batch with its number of sentences.
         """
         stream = iter(items)
-        while window := list(islice(stream, _WINDOW)):
+        while window := list(islice(stream, WINDOW)):
             examples = [self.task.example(item, number) for number, item in enumerate(window)]
             decoded: dict[int, Decoded] = {}
             for numbers in self.group.share(list(in_order_of_length(examples, size=self._batch_size(beam)))):

@@ -10,6 +10,7 @@ import torch
 
 from argbeam import __version__
 from argbeam.decoding.batch_decoder import (
+    WINDOW,
     BatchDecoder,
     Decoded,
     Evaluation,
@@ -36,8 +37,6 @@ from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Item
 
-# Lines that are decoded together: sentences of one length share a batch. Memory is bounded by this.
-WINDOW = 8192
 # Settings of a finished run that may still change: the search, the device, the place of its files.
 _OPEN_KEYS = ("decode.", "runtime.", "data.root")
 

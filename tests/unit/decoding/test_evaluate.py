@@ -84,7 +84,7 @@ def test_decoding_in_windows_and_batches_is_brute_force_on_each_sentence_in_orde
 ) -> None:
     items, decoder = items_of(sources), decoder_of(kind, seed, rule=rule, batch=batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_decoder, "_WINDOW", 3)
+        patch.setattr(batch_decoder, "WINDOW", 3)
         found = list(decoder.decode(iter(items), beam=beam, n_best=n_best, trace=True))
     assert len(found) == len(items)
     for item, decoded in zip(items, found, strict=True):
@@ -178,7 +178,7 @@ def test_no_more_is_read_than_a_window() -> None:
     """The first output comes before the fourth sentence is read."""
     items = iter(items_of([[4, 5]] * 7))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_decoder, "_WINDOW", 3)
+        patch.setattr(batch_decoder, "WINDOW", 3)
         decoded = decoder_of("ordering", 1, rule=LastScore(), batch=2).decode(items, beam=1)
         next(decoded)
         assert len(list(items)) == 4
