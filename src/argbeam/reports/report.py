@@ -219,6 +219,7 @@ def diagnostics_table(runs: Sequence[RunData]) -> Table:
         cells = [last.kept if last else f"{len(run.records.epochs)} so far"]
         for name, form in figures.values():
             figure = getattr(kept, name) if kept else None
+            figure = None if name == "beam" and not figure else figure  # 0: training without a search
             cells.append("-" if figure is None else format(figure, form))
         cells.append("-" if run.records.epoch_seconds is None else f"{run.records.epoch_seconds:.1f}")
         cells.append(f"{last.seconds:,.0f}" if last else "-")

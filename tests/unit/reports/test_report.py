@@ -215,7 +215,7 @@ def test_the_diagnostics_are_those_of_the_epoch_kept(tmp_path: Path) -> None:
     assert table.headers == ["", "seq2seq <1>", "BSO"]
     assert table.notes == [f"seq2seq <1>: no scores are there; argbeam evaluate {runs[0]} scores it."]
     found = {name: cells for name, *cells in table.rows}
-    assert (found["epoch kept"], found["training beam"]) == (["2 of 2", "2 of 2"], ["0", "3"])
+    assert (found["epoch kept"], found["training beam"]) == (["2 of 2", "2 of 2"], ["-", "3"])
     assert (found["loss per token"], found["violations per token"]) == (["1.000", "1.000"], ["-", "0.500"])
     assert found["unfinished / dead, last evaluation"] == ["-", "1 / 2"]
     assert found["seconds per epoch"] == ["-", "4.5"]  # the median of 4 and 5
