@@ -475,12 +475,41 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         ({"items": {"$ref": "http://a/b"}}, "#/items: $ref http://a/b would not be read; write the schema into $defs"),
         ({"const": [1, 1]}, "#: the value [1, 1] would not be read; numbers with a point, lists and objects"),
         ({"enum": [1, 0.1]}, "#: the value 0.1 would not be read"),
+        (
+            {"type": "integer", "enum": [1, "a"]},
+            '#: type "integer" beside the value "a" would not be read; leave one of them out',
+        ),
+        (
+            {"items": {"type": "string", "const": None}},
+            '#/items: type "string" beside the value null would not be read',
+        ),
+        ({"type": ["number", "null"], "enum": [1, True]}, '#: type ["number", "null"] beside the value true would not'),
+        ({"type": "boolean", "const": 1}, '#: type "boolean" beside the value 1 would not'),
         ({"type": "array", "unevaluatedItems": {"not": {}}}, "#/unevaluatedItems: not would not be read"),
     ],
 )
 def test_a_schema_with_more_than_the_grammar_would_hold_is_a_data_error(schema: object, message: str) -> None:
     with pytest.raises(DataError, match="^s: " + re.escape(message)):
         json_schema_grammar(json.dumps(schema), characters('{}":, a1'), where="s")
+
+
+@pytest.mark.parametrize(
+    ("types", "values"),
+    [
+        ("integer", [1, 11]),
+        ("number", [1]),
+        (["string", "integer", "null"], [1, "a", None]),
+        ("boolean", [True, False]),
+        (["array", "object"], [[], {}]),
+    ],
+)
+def test_values_of_a_schema_may_have_their_type_beside_them(types: object, values: list[object]) -> None:
+    letters = "".join(sorted({*'{}[]"1atruefalsenull'}))
+    for schema in ({"type": types, "enum": values}, {"type": types, "const": values[0]}):
+        grammar = json_schema_grammar(json.dumps(schema), characters(letters))
+        fitting = values if "enum" in schema else values[:1]
+        found = outputs(Pushdown(compile_grammar(grammar), depth=1), characters(letters), 5)
+        assert found == {json.dumps(value) for value in fitting}
 
 
 def test_keywords_of_another_type_are_read_past() -> None:

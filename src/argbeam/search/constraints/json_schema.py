@@ -43,7 +43,7 @@ def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
     for key in sorted(found & _READ_PAST):
         yield place, key, "leave it out"
     for key in [key for key in _READ_ALONE if key in found][:1]:
-        # A type beside values is no more than a comment.
+        # A type beside values of that type is no more than a comment.
         if beside := found - {key} - ({"type"} if key in ("enum", "const") else set()):
             yield place, ", ".join(sorted(beside)), f"write everything into {key}"
     if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1:
@@ -64,7 +64,11 @@ def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, s
         yield place, f"required {', '.join(sorted(unnamed))}", "name it in properties"
     if not str(schema.get("$ref", "#")).startswith("#"):
         yield place, f"$ref {schema['$ref']}", "write the schema into $defs"
-    for value in (*enum, schema.get("const")):
+    given = schema.get("type")
+    types = given if isinstance(given, list) else [given]
+    for value in (*enum, *([schema["const"]] if "const" in schema else [])):
+        if "type" in schema and not any(name in types for name in _types_of(value)):
+            yield place, f"type {json.dumps(given)} beside the value {json.dumps(value)}", "leave one of them out"
         if isinstance(value, float) or (value and isinstance(value, list | dict)):
             spelled = "numbers with a point, lists and objects would be spelled in another way"
             yield place, f"the value {json.dumps(value)}", f"{spelled}; describe it by its type"
@@ -77,6 +81,15 @@ def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, s
                 f"the pattern {pattern!r}, whose strings JSON escapes,",
                 'leave out ", \\ and control characters',
             )
+
+
+def _types_of(value: Any) -> tuple[str, ...]:
+    """JSON Schema's types of a JSON value."""
+    if isinstance(value, int) and not isinstance(value, bool):  # Python's booleans are integers, those of JSON are not
+        return "integer", "number"
+    if isinstance(value, float):
+        return ("integer", "number") if value.is_integer() else ("number",)
+    return ({bool: "boolean", str: "string", list: "array", dict: "object", type(None): "null"}[type(value)],)
 
 
 def _always_escapes(pattern: str) -> bool:
