@@ -35,6 +35,8 @@ ASSET = "constraint."
 # Names of files that come with argbeam start so.
 SHIPPED = "shipped:"
 _FACTS, _DATA = ASSET + "json", ASSET + "data"
+# Singulars of what facts count.
+_ONE = {"entries": "entry", "states": "state"}
 
 
 class Notation(Protocol):
@@ -215,8 +217,16 @@ def constraint_facts(task: Task) -> Mapping[str, int | str]:
 
 
 def in_words(facts: Mapping[str, int | str]) -> str:
-    """Facts in one line: `12 entries`, `why: because`."""
-    return ", ".join(f"{key}: {fact}" if isinstance(fact, str) else f"{fact:,} {key}" for key, fact in facts.items())
+    """Facts in one line: `12 entries`, `1 entry`, `why: because`."""
+    return ", ".join(
+        f"{key}: {fact}" if isinstance(fact, str) else _number_of(fact, key) for key, fact in facts.items()
+    )
+
+
+def _number_of(count: int, things: str) -> str:
+    """A count with the name of a fact, whose first word is a plural."""
+    plural, space, more = things.partition(" ")
+    return f"{count:,} {_ONE[plural] if count == 1 else plural}{space}{more}"
 
 
 def _known(entries: Iterable[Sequence[str]], target: Vocabulary, unknown: Counter[str]) -> Iterator[list[int]]:

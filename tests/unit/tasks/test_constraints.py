@@ -12,7 +12,7 @@ from argbeam.runs.train import train
 from argbeam.settings import Recipe
 from argbeam.settings.data import TranslationTask
 from argbeam.settings.recipe_files import parse_recipe
-from argbeam.tasks.constraints import constraint_facts
+from argbeam.tasks.constraints import constraint_facts, in_words
 from argbeam.tasks.translation import Translation
 from argbeam.training.events import Notice
 from refusals import refusal
@@ -44,6 +44,14 @@ def test_entries_of_the_list_are_valid_outputs(tmp_path: Path) -> None:
     for output in outputs_of(task, "x q", "y x", "z z", ""):
         assert not task.valid.constraint.accepts(output)
     assert len(task.read("train").items) == 4
+
+
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    assert in_words({"entries": 1, "entries with unknown tokens left out": 1000}) == (
+        "1 entry, 1,000 entries with unknown tokens left out"
+    )
+    assert in_words({"states on the device": 1}) == "1 state on the device"
+    assert in_words({"states on the device": 2}) == "2 states on the device"
 
 
 def test_training_targets_can_be_entries(tmp_path: Path) -> None:
@@ -118,7 +126,7 @@ def test_a_run_reports_what_is_left_out_and_decodes_without_its_list(tmp_path: P
     lines = [event.text for event in train(recipe, tmp_path / "run") if isinstance(event, Notice)]
     assert "dev: no output can equal 1 of 4 targets: the constraint forbids them" in lines
     assert "left out of training: 1 forbidden by the constraint" in lines
-    assert "constraint: 3 entries, 1 entries with unknown tokens left out" in lines
+    assert "constraint: 3 entries, 1 entry with unknown tokens left out" in lines
     (tmp_path / "list.txt").unlink()
     run = load(tmp_path / "run", device="cpu")
     ((_, decoded),) = run.search(["a b a"], beam=4, n_best=4)
