@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -211,7 +212,8 @@ def test_the_command_works_in_a_group_and_one_process_speaks(whole: tuple[Recipe
     run, out = str(tmp_path / "run"), str(tmp_path / "outputs")
     in_group(2, tmp_path / "a", command, "decode", run, "--input", str(tmp_path / "lines"), "--output", out)
     assert Path(out).read_text(encoding="utf-8").splitlines() == load(run).decode(LINES)
-    in_group(2, tmp_path / "b", command, "evaluate", run, "--beam", "1", "--json", "--against", run)
+    other = str(shutil.copytree(run, tmp_path / "other"))
+    in_group(2, tmp_path / "b", command, "evaluate", run, "--beam", "1", "--json", "--against", other)
     first, second = outputs(tmp_path / "b", 2)
     (line,) = first.splitlines()
     assert json.loads(line)["against"]["p_values"] and second == ""
