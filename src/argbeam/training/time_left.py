@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from argbeam.losses import Loss
 
-# A token costs so many rows of a step, forward and backward, and each place of a beam one more, without gradient. On an
-# H200 a step of BSO with beam 6 takes three times a step of cross-entropy, as the rows say: 9 to 3.
+# A token costs so many rows of a step, forward and backward, and each place of a beam one more, without gradient. So a
+# step of BSO with beam 6 counts as three steps of cross-entropy; on an H200 it takes as long as 1.5 (LSTM) to 3.1
+# (a Transformer of 6 + 6 x 512).
 _ROWS = 3
 
 
