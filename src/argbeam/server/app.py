@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -75,16 +75,19 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
     """The application; `hosts` are the names that requests may call it by, "*" for any."""
     queue = RequestQueue(run, limits)
 
-    async def in_time(answer: Future[Answered]) -> Answered:
+    async def in_time(request: Request, answer: Future[Answered]) -> Answered:
+        watching = asyncio.create_task(_cancel_when_left(request, answer))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
         except asyncio.CancelledError:
             raise BusyError("the server stops; try again later") from None
+        finally:
+            watching.cancel()
 
     async def decode(request: Request) -> Response:
         asked = await _parsed(DecodeBody, request, limits)
         answer = await run_in_threadpool(queue.ask, asked.lines, beam=asked.beam, n_best=asked.n_best)
-        outputs = await in_time(answer)
+        outputs = await in_time(request, answer)
         above = above_beam("n_best", asked.n_best, asked.beam or run.recipe.decode.beam)
         note = {"note": above} if above else {}
         return JSONResponse({"outputs": [[asdict(one) for one in line] for line in outputs], **note})
@@ -94,12 +97,12 @@ def make_app(run: Run, limits: Limits = Limits(), *, hosts: tuple[str, ...] = LO
         beams = (asked.beam or run.recipe.decode.beam,)
         searched = InspectRequest(beams, lines=[asked.line], golds=[asked.gold], prefix=asked.prefix, attention=True)
         work = queue.call(lambda: inspect_runs([run], [searched.items(run)], searched))
-        return JSONResponse(await in_time(work))
+        return JSONResponse(await in_time(request, work))
 
     async def next_tokens(request: Request) -> Response:
         asked = await _parsed(NextBody, request, limits)
         work = queue.call(lambda: next_of(run, asked.line, asked.prefix))
-        return JSONResponse({"tokens": await in_time(work)})
+        return JSONResponse({"tokens": await in_time(request, work)})
 
     async def page(request: Request) -> Response:
         return HTMLResponse(live_page(describe_run(run)))
@@ -162,6 +165,13 @@ async def _parsed(kind: type[Asked], request: Request, limits: Limits) -> Asked:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
         raise HTTPException(400, first_mistake(error.errors(include_url=False), "the body", table=kind)) from None
+
+
+async def _cancel_when_left(request: Request, answer: Future[Any]) -> None:
+    """Cancel the answer once its client has closed the connection: no other message follows the body."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    answer.cancel()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

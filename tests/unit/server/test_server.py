@@ -34,6 +34,8 @@ from refusals import refusal
 from small_runs import PRETRAIN, finish, short_text, small_recipe
 
 LIMITS = Limits(bytes=20_000, lines=60, seconds=20.0)
+# Seconds after which a test fails that waits for another thread.
+SOON = 30
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +313,9 @@ def test_what_nobody_waits_for_any_more_is_not_decoded_to_its_end(
     assert batches[:2] == [1, 1] and len(batches) == 3  # the one of `left`, that of `another`, and that of `run.decode`
 
 
-def test_a_stop_ends_a_long_search_and_its_client_is_told(run: argbeam.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def long_search(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, Iterator[int]]:
+    """Every sentence is a slow batch of its own: whether one has begun, and their count."""
     begun, batches, own = threading.Event(), itertools.count(), BatchDecoder._decode_batch
 
     def slow(self: BatchDecoder, *rest: Any) -> Any:
@@ -321,13 +325,34 @@ def test_a_stop_ends_a_long_search_and_its_client_is_told(run: argbeam.Run, monk
         return own(self, *rest)
 
     monkeypatch.setattr(BatchDecoder, "_decode_batch", slow)
-    monkeypatch.setattr(BatchDecoder, "_batch_size", lambda self, beam: 1)  # every sentence is a batch of its own
+    monkeypatch.setattr(BatchDecoder, "_batch_size", lambda self, beam: 1)
+    return begun, batches
+
+
+def test_a_stop_ends_a_long_search_and_its_client_is_told(
+    run: argbeam.Run, long_search: tuple[threading.Event, Iterator[int]]
+) -> None:
+    begun, batches = long_search
     with ThreadPoolExecutor(1) as pool:
         with serving(run, Limits(), stop_seconds=1) as client:
             asked = pool.submit(client.decode, lines=["ba ti"] * 1000)
-            begun.wait()
+            assert begun.wait(SOON)
         assert next(batches) < 500
-        assert asked.result() == (503, {"error": "the server stops; try again later"})
+        assert asked.result(SOON) == (503, {"error": "the server stops; try again later"})
+
+
+def test_a_client_that_leaves_ends_its_search(
+    run: argbeam.Run, long_search: tuple[threading.Event, Iterator[int]]
+) -> None:
+    begun, batches = long_search
+    body = json.dumps({"lines": ["ba ti"] * 1000}).encode()
+    with serving(run, Limits(), stop_seconds=1) as client:
+        leaving = http.client.HTTPConnection("127.0.0.1", client.port, timeout=SOON)
+        leaving.request("POST", "/decode", body, {"content-type": "application/json"})
+        assert begun.wait(SOON)
+        leaving.close()
+        assert client.decode(lines=["ti ko"])[0] == 200
+    assert next(batches) < 500
 
 
 def test_a_port_that_is_taken_is_one_line(run: argbeam.Run, client: Client) -> None:
