@@ -73,13 +73,17 @@ def serving(run: argbeam.Run, limits: Limits, *, stop_seconds: int | None = None
     """The server in a thread, at a free port."""
     how: dict[str, Any] = {"port": 0, "log_level": "critical", "timeout_graceful_shutdown": stop_seconds}
     server = uvicorn.Server(uvicorn.Config(make_app(run, limits), **how))
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, daemon=True)  # a test that fails does not wait for it
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield Client(server.servers[0].sockets[0].getsockname()[1])
-    server.should_exit = True
-    thread.join()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield Client(server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(SOON)
+    assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -259,20 +263,20 @@ def test_requests_that_wait_are_decoded_together_and_a_full_line_is_refused(
     def slow(self: argbeam.Run, lines: list[str], **how: Any) -> Any:
         batches.append((list(lines), how["beam"]))
         begun.set()
-        go_on.wait()
+        assert go_on.wait(SOON)
         return own(self, lines, **how)
 
     monkeypatch.setattr(argbeam.Run, "search_items", slow)
     queue = RequestQueue(run, Limits(waiting=3))
     first = queue.ask(["ba ti"])
-    begun.wait()
+    assert begun.wait(SOON)
     waiting = [queue.ask(["ti ko"]), queue.ask(["lu"], beam=2), queue.ask(["ko", "ba"])]
     assert "3 requests wait" in refusal(queue.ask, ["ba"], error=BusyError)
     assert "decode.max_words" in refusal(queue.ask, ["ba " * 3000], error=DataError)
     go_on.set()
     queue.close()
     assert batches == [(["ba ti"], 5), (["ti ko", "ko", "ba"], 5), (["lu"], 2)]
-    found = [[line[0].text for line in answer.result()] for answer in (first, *waiting)]
+    found = [[line[0].text for line in answer.result(SOON)] for answer in (first, *waiting)]
     assert found == [run.decode(lines) for lines in (["ba ti"], ["ti ko"], ["lu"], ["ko", "ba"])]
     refusal(queue.ask, ["ba"], error=BusyError)
 
@@ -281,7 +285,7 @@ def test_a_client_whose_time_is_over_is_told_and_the_server_goes_on(
     run: argbeam.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, go_on = argbeam.Run.search_items, threading.Event()
-    monkeypatch.setattr(argbeam.Run, "search_items", lambda *a, **k: (go_on.wait(), own(*a, **k))[1])
+    monkeypatch.setattr(argbeam.Run, "search_items", lambda *a, **k: (go_on.wait(SOON), own(*a, **k))[1])
     with serving(run, Limits(seconds=0.2)) as client:
         assert client.decode(lines=["ba"]) == (503, {"error": "no answer in time; try again later"})
         go_on.set()
@@ -298,17 +302,17 @@ def test_what_nobody_waits_for_any_more_is_not_decoded_to_its_end(
     def slow(self: BatchDecoder, examples: Any, *rest: Any) -> Any:
         batches.append(len(examples))
         begun.set()
-        go_on.wait()
+        assert go_on.wait(SOON)
         return own(self, examples, *rest)
 
     monkeypatch.setattr(BatchDecoder, "_decode_batch", slow)
     queue = RequestQueue(run)
     left = queue.ask(["ba ti"] * 5, beam=10 * run.decoder().batch)
-    begun.wait()
+    assert begun.wait(SOON)
     another = queue.ask(["ti ko"])
     assert left.cancel()
     go_on.set()
-    assert another.result(timeout=20)[0][0].text == run.decode(["ti ko"])[0]
+    assert another.result(SOON)[0][0].text == run.decode(["ti ko"])[0]
     queue.close()
     assert batches[:2] == [1, 1] and len(batches) == 3  # the one of `left`, that of `another`, and that of `run.decode`
 
