@@ -443,8 +443,9 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         gbnf_grammar('root ::= "a', characters("ab"), where="g")
     with pytest.raises(DataError, match=r"^g:2: \[\\\^ would be read as \[\^; write \^ behind another character"):
         gbnf_grammar("root ::= x\nx ::= [\\^a]", characters("ab^"), where="g")
-    with pytest.raises(DataError, match=r"^s: not a JSON Schema that can be a grammar: "):
-        json_schema_grammar('{"type": "thing"}', characters("ab"), where="s")
+    for schema in ('{"type": "thing"}', '{"type": "integer", "pattern": "("}'):
+        with pytest.raises(DataError, match=r"^s: not a JSON Schema that can be a grammar: "):
+            json_schema_grammar(schema, characters("ab"), where="s")
 
 
 @pytest.mark.parametrize(
@@ -512,9 +513,13 @@ def test_values_of_a_schema_may_have_their_type_beside_them(types: object, value
         assert found == {json.dumps(value) for value in fitting}
 
 
-def test_keywords_of_another_type_are_read_past() -> None:
+@pytest.mark.parametrize(
+    "others",
+    [{"required": True, "pattern": 1}, {"properties": None, "patternProperties": None}, {"properties": [{}]}],
+)
+def test_keywords_of_another_type_are_read_past(others: dict[str, object]) -> None:
     """`required = true` of a property is that of the third draft."""
-    schema = {"type": "integer", "required": True, "pattern": 1}
+    schema = {"type": "integer", **others}
     successors = Pushdown(compile_grammar(json_schema_grammar(json.dumps(schema), characters("1"))), depth=1)
     assert outputs(successors, characters("1"), 2) == {"1", "11"}
 

@@ -28,9 +28,11 @@ def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema")
     try:
         schema = json.loads(text)
         rules = str(xgrammar.Grammar.from_json_schema(text, any_whitespace=False))
+        fault = next(_faults(schema, "#"), None)
     except (RuntimeError, ValueError) as error:
         raise DataError(f"{where}: not a JSON Schema that can be a grammar: {reason_of(error)}") from None
-    for place, keywords, remedy in _faults(schema, "#"):
+    if fault is not None:
+        place, keywords, remedy = fault
         raise DataError(f"{where}: {place}: {keywords} would not be read; {remedy}")
     return read_rules(rules, spelling, where)
 
@@ -60,7 +62,10 @@ def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
 def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
     """As `_faults`, of keywords that are read, but not with these values."""
     required, enum = (value if isinstance(value := schema.get(key), list) else [] for key in ("required", "enum"))
-    if unnamed := {str(name) for name in required} - set(schema.get("properties", {})):
+    named, by_pattern = (
+        value if isinstance(value := schema.get(key), dict) else {} for key in ("properties", "patternProperties")
+    )
+    if unnamed := {str(name) for name in required} - set(named):
         yield place, f"required {', '.join(sorted(unnamed))}", "name it in properties"
     if not str(schema.get("$ref", "#")).startswith("#"):
         yield place, f"$ref {schema['$ref']}", "write the schema into $defs"
@@ -72,7 +77,7 @@ def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, s
         if isinstance(value, float) or (value and isinstance(value, list | dict)):
             spelled = "numbers with a point, lists and objects would be spelled in another way"
             yield place, f"the value {json.dumps(value)}", f"{spelled}; describe it by its type"
-    for pattern in (schema.get("pattern"), *schema.get("patternProperties", {})):
+    for pattern in (schema.get("pattern"), *by_pattern):
         if isinstance(pattern, str) and not pattern.isascii():
             yield place, f"the pattern {pattern!r} with its escapes", f"write it as {pattern!a}"
         elif isinstance(pattern, str) and _always_escapes(pattern):
