@@ -141,9 +141,7 @@ def make_constraint(recipe: Recipe, target: TargetSide, assets: Mapping[str, byt
             return _grammar(recipe, settings, target, assets)
         except RecursionError:
             path = constraint_file(recipe)
-            raise DataError(
-                f"{path}: too many levels of groups or rules within one another; a hundred are accepted"
-            ) from None
+            raise DataError(f"{path}: too many levels of groups or rules within one another; write fewer") from None
     return _trie(recipe, settings, target, assets)
 
 
