@@ -144,7 +144,8 @@ class AllowedByFunction:
         elif self.model.crosses:
             rows = [torch.tensor(self.model.decoder_prompt, device=batch.source_BS.device)] * len(rows)
         number_B = torch.arange(len(rows), device=batch.source_BS.device)
-        return AllowedByFunctionChoices(self, tuple(rows), number_B, batch.target_BT[:, :0])
+        valid_B = torch.ones_like(number_B, dtype=torch.bool)
+        return AllowedByFunctionChoices(self, tuple(rows), number_B, batch.target_BT[:, :0], valid_B)
 
 
 @dataclass(frozen=True)
@@ -153,36 +154,43 @@ class AllowedByFunctionChoices:
     prompts: tuple[Tensor, ...]
     sentence_N: Int[Tensor, " N"]
     read_NT: Int[Tensor, "N T"]
-    known: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)  # the function's answers
+    valid_N: Bool[Tensor, " N"]
+    answers: list[Bool[Tensor, "N V"]] = field(default_factory=list)  # the mask, once it was asked for
     candidates_BC = None
 
     def allowed(self) -> Bool[Tensor, "N V"]:
+        if not self.answers:
+            self.answers.append(self._ask())
+        return self.answers[0]
+
+    def _ask(self) -> Bool[Tensor, "N V"]:
+        """Rows without a score have prefixes that the function need not know: nothing follows what is not valid."""
         allowed_NV = torch.zeros(len(self.sentence_N), self.successors.model.vocabulary, dtype=torch.bool)
-        for n, (sentence, read) in enumerate(zip(self.sentence_N.tolist(), self.read_NT.tolist(), strict=True)):
-            allowed_NV[n, list(self._following(sentence, read))] = True
+        known: dict[tuple[int, ...], list[int]] = {}
+        rows = zip(self.valid_N.tolist(), self.sentence_N.tolist(), self.read_NT.tolist(), strict=True)
+        for n, (valid, sentence, read) in enumerate(rows):
+            if not valid:
+                continue
+            prefix = (sentence, *read)
+            if prefix not in known:
+                ids = torch.cat([self.prompts[sentence], self.read_NT[n]])
+                known[prefix] = list(self.successors.function(sentence, ids))
+            allowed_NV[n, known[prefix]] = True
         return allowed_NV.to(self.read_NT.device)
 
-    def _following(self, sentence: int, read: list[int]) -> tuple[int, ...]:
-        """The tokens that may follow. Rows without a score have prefixes that the function need not know."""
-        following = self._answer(sentence, [])
-        for length, token in enumerate(read, 1):
-            if token not in following or token in self.successors.model.specials.ends:
-                return ()
-            following = self._answer(sentence, read[:length])
-        return following
-
-    def _answer(self, sentence: int, read: list[int]) -> tuple[int, ...]:
-        key = (sentence, *read)
-        if key not in self.known:
-            ids = torch.cat([self.prompts[sentence], self.read_NT.new_tensor(read)])
-            self.known[key] = tuple(int(token) for token in self.successors.function(sentence, ids))
-        return self.known[key]
-
     def advance(self, tokens_N: Int[Tensor, " N"]) -> "AllowedByFunctionChoices":
-        return replace(self, read_NT=torch.cat([self.read_NT, tokens_N[:, None]], 1))
+        taken_N = self.allowed().gather(1, tokens_N[:, None])[:, 0] & ~self.successors.model.specials.ended(tokens_N)
+        read_NT = torch.cat([self.read_NT, tokens_N[:, None]], 1)
+        return replace(self, read_NT=read_NT, valid_N=taken_N, answers=[])
 
     def select(self, rows_N: Int[Tensor, " N"]) -> "AllowedByFunctionChoices":
-        return replace(self, sentence_N=self.sentence_N[rows_N], read_NT=self.read_NT[rows_N])
+        return replace(
+            self,
+            sentence_N=self.sentence_N[rows_N],
+            read_NT=self.read_NT[rows_N],
+            valid_N=self.valid_N[rows_N],
+            answers=[allowed_NV[rows_N] for allowed_NV in self.answers],
+        )
 
 
 @dataclass(frozen=True)
