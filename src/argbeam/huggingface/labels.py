@@ -30,8 +30,8 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
     gold_BX, pad = labels_BX != IGNORED, model.specials.pad
     # A collator has padded an encoder-decoder's rows to the longest: nothing need be asked of a GPU.
     trim = not model.crosses or host_may_look(ids_BX)
-    if host_may_look(ids_BX) and bool((~gold_BX & (gold_BX.cumsum(1) > 0) & _ahead(gold_BX)).any()):
-        raise DataError(f"a row with the label {IGNORED} between two others; gold is one sequence without gaps")
+    if host_may_look(ids_BX):
+        check_gaps(labels_BX)
     source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple, trim=trim)
     forced = model.decoder_prompt[1:]
     if forced:
@@ -53,6 +53,13 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
         sentence_B=torch.arange(len(ids_BX), device=length_B.device),
         specials=model.specials,
     )
+
+
+def check_gaps(labels_BX: Int[Tensor, "B X"]) -> None:
+    """Raise a DataError for labels with gaps: the tokens around one would become neighbours. It reads the device."""
+    gold_BX = labels_BX != IGNORED
+    if bool((~gold_BX & (gold_BX.cumsum(1) > 0) & _ahead(gold_BX)).any()):
+        raise DataError(f"a row with the label {IGNORED} between two others; gold is one sequence without gaps")
 
 
 def prompts_of(inputs: Mapping[str, Any], model: HuggingFaceModel) -> dict[str, Tensor]:

@@ -18,8 +18,10 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError, DataError, counted
 from argbeam.huggingface.captured_loss import CapturedLoss
-from argbeam.huggingface.labels import ROUND, batch_of, prompts_of
+from argbeam.huggingface.labels import ROUND, batch_of, check_gaps, prompts_of
+from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
+from argbeam.losses.crf import Crf
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
@@ -92,9 +94,10 @@ class SearchTrainer(Seq2SeqTrainer):
             self.update, self.micro_batches = self.state.global_step, 0
         if self.update == self.micro_batches == 0:
             _warn_of_beam(self.loss, epochs=int(self.state.num_train_epochs))
-            # On a GPU no loss looks at its gold: mistakes that all rows have show in the first batch.
-            if (open_length := getattr(self.loss, "open_length", None)) is not None:
-                check_gold(getattr(self.loss, "successors"), batch, open_length=open_length)  # noqa: B009
+            # On a GPU nothing else looks at gold: mistakes that all rows have show in the first batch.
+            check_gaps(inputs["labels"])
+            if isinstance(self.loss, Bso | Crf):
+                check_gold(self.loss.successors, batch, open_length=self.loss.open_length)
         # Every sentence of an update draws other numbers, as in one batch of all of them.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)
         self.micro_batches += 1

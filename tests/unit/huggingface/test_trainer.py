@@ -247,6 +247,15 @@ def test_labels_with_a_gap_are_refused() -> None:
     assert batch_of(inputs, model).target_BT.tolist() == [[4, 8, EOS]]
 
 
+def test_labels_with_a_gap_are_refused_in_the_first_batch_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(tiny("bart"), tmp_path)
+    monkeypatch.setattr(labels, "host_may_look", lambda _: False)
+    trainer.train_dataset = [{**row, "labels": [4, -100, *row["labels"]]} for row in trainer.train_dataset]
+    assert "the label -100 between two others" in refusal(trainer.train, error=DataError)
+
+
 def test_gold_without_its_end_is_refused_where_no_loss_looks_at_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
