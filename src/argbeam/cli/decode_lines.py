@@ -212,7 +212,8 @@ def _check_apart(source: str, output: str, trace: str | None) -> None:
     for option, path, place in (("--output", output, written), ("--trace", trace, traced)):
         if place and place == read:
             raise ConfigError(f"{option} {path}: is the input; another file is needed")
-    if (traced and traced == written) or (trace == output and not os.path.lexists(output)):
+    new = bool(trace) and not os.path.lexists(output)
+    if (traced and traced == written) or (new and os.path.realpath(trace or "") == os.path.realpath(output)):
         raise ConfigError(f"--trace {trace}: is the output; another file is needed")
 
 

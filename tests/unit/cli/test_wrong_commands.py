@@ -228,6 +228,7 @@ RUNS = [
     ("decode {ordering} --input text --output text", "--output text: is the input; another file is needed"),
     ("decode {ordering} --input text --trace text", "--trace text: is the input; another file is needed"),
     ("decode {ordering} --input text --output new --trace new", "--trace new: is the output; another file is needed"),
+    ("decode {ordering} --input text --output new --trace ./new", "--trace ./new: is the output; ..."),
     ("decode {ordering} --input text --output blank --trace ./blank", "--trace ./blank: is the output; ..."),
     ("decode {ordering} --input text --trace -", "--trace -: is the output; another file is needed"),
     ("decode {ordering} --input text --trace link", "--trace link: is the input; another file is needed"),
