@@ -39,12 +39,17 @@ def exit_code_of(command: Callable[[], Any]) -> int:
             return 0
         if (line := _line_of(error)) is None:
             raise
-        with suppress(OSError):  # stderr itself, on a full disk: the exit code is all that can be said
-            print(f"argbeam: error: {process_name()}{ArgbeamError(line)}", file=sys.stderr)
+        _say(f"error: {process_name()}{ArgbeamError(line)}")
         return 2
     if code == _INTERRUPTED:
-        print("argbeam: interrupted", file=sys.stderr)
+        _say("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _say(line: str) -> None:
+    """Print a last line. Where stderr is a file on a full disk, the exit code is all that can be said."""
+    with suppress(OSError):
+        print(f"argbeam: {line}", file=sys.stderr)
 
 
 def process_name() -> str:
@@ -147,5 +152,5 @@ def stopped(again: str, signal: int, *, saved: bool) -> NoReturn:
     if os.environ.get("RANK", "0") == "0":
         how = "stopped and saved; to resume" if saved else "stopped before the first update; to start again"
         command = "the same command" if process_name() else again
-        print(f"argbeam: {how}: {command}", file=sys.stderr)
+        _say(f"{how}: {command}")
     sys.exit(128 + signal)  # not typer.Exit: 130 from typer means that Ctrl-C ended the command at once

@@ -41,6 +41,13 @@ def test_a_closed_stream_is_one_line(command: str, code: int, printed: bool, sai
     assert names == (list(shipped_recipes()) if printed else [])
 
 
+@pytest.mark.parametrize("ends", ["exit_code_of(lambda: 130)", "stopped('again', 2, saved=True)"])
+def test_an_interrupt_keeps_its_exit_code_where_stderr_cannot_be_written(ends: str) -> None:
+    program = f"import sys; from argbeam.cli.faults import exit_code_of, stopped; sys.exit({ends})"
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run([sys.executable, "-c", program], stderr=full, check=False).returncode == 130
+
+
 def test_a_closed_stdin_is_needed_by_decode_alone(runs: dict[str, Path], tmp_path: Path) -> None:
     def close() -> None:
         os.close(0)
