@@ -9,10 +9,10 @@ The model is saved, opened by `from_pretrained` and decoded with beams 1, 5 and 
 that is better on dev at beam 5. One line of JSON for each model and beam. With `--more EPOCHS` cross-entropy also goes
 on from where BSO began, at BSO's rate and batches: what longer training alone is worth.
 
-The defaults are for a GPU. On two CPU cores, in about two hours:
+The defaults are for a GPU. On two CPU cores, in about two hours (an epoch of BSO takes 15 minutes):
 
-    python tools/t5_multi30k.py --data multi30k-de-en --minutes 300 --epochs 10 --batch 64 --warmup 400 --dropout 0.1 \\
-        --bso-epochs 3 --start-beam 6 --more 3
+    python tools/t5_multi30k.py --data multi30k-de-en --minutes 300 --epochs 8 --batch 64 --warmup 400 --dropout 0.1 \\
+        --bso-epochs 2 --start-beam 6 --more 2
 """
 
 import argparse
