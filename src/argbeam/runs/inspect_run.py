@@ -162,10 +162,8 @@ def _training_search(run: Run, beam: int) -> tuple[TrainingSearch, dict[str, Any
     successors = task.constraint if constrained else task.unconstrained
     settings = SearchSettings(beam, rule, stop if task.open_length else None, n_best=0, specials=task.target.specials)
     view = {"beam": beam, "policy": policy, "margin": margin, "margin_per_token": growth, "constrained": constrained}
-    return TrainingSearch(successors, settings, POLICIES[policy](margin, growth)), {
-        **view,
-        "own": isinstance(loss, SearchLoss),
-    }
+    view["own"] = isinstance(loss, SearchLoss)
+    return TrainingSearch(successors, settings, POLICIES[policy](margin, growth)), view
 
 
 def _described(
