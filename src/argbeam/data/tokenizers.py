@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol, final
 
-from argbeam.data.vocabulary import SPECIALS
+from argbeam.data.vocabulary import SPECIALS, UNK
 from argbeam.errors import ConfigError, DataError
 
 
@@ -109,8 +109,13 @@ class Moses:
         return [token.lower() for token in tokens] if self.lower else tokens
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        """Join punctuation to its word again; `tokenize` is not always undone exactly."""
-        return str(self._detokenizer.detokenize(list(tokens), unescape=False))
+        """Join punctuation to its word again; `tokenize` is not always undone exactly. UNK becomes U+2047."""
+        words = [_UNKNOWN if token == SPECIALS[UNK] else token for token in tokens]
+        return str(self._detokenizer.detokenize(words, unescape=False))
+
+
+# An unknown word in running text, as SentencePiece writes it. BLEU's tokenizer `13a` makes three tokens of `<unk>`.
+_UNKNOWN = "\u2047"
 
 
 @final
@@ -152,7 +157,7 @@ class SentencePiece:
                 normalization_rule_name="identity",  # output is compared with references as they were written
                 max_sentence_length=1 << 24,  # longer lines would be left out without a word
                 num_threads=1,  # sums over threads depend on their number
-                unk_surface="<unk>",
+                unk_surface=_UNKNOWN,
                 minloglevel=3,  # what goes wrong is raised as well
             )
         except RuntimeError as error:

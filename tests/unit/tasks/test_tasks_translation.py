@@ -79,6 +79,22 @@ def test_unknown_words_stay_unknown_in_outputs_and_never_in_references(tmp_path:
     assert task.score([item], gold_of(task, [item])).value < 100
 
 
+def test_an_unknown_word_in_running_text_is_one_token_of_bleu(tmp_path: Path) -> None:
+    """Four of five words are right: precisions 4/5, 3/4, 2/3 and 1/2, no brevity penalty, so BLEU is 0.2 ** (1/4).
+
+    `<unk>` would be three tokens to `13a`: `<`, `unk` and `>`.
+    """
+    pairs = [("d", "the old dog barks loudly"), ("e", "the old dog barks softly")]
+    task = task_of(tmp_path, pairs, "text.tokenizer=moses", "text.min_count=2")
+    item = task.read("dev").items[0]
+    output = gold_of(task, [item])
+    assert output[0].count(UNK) == 1
+    assert task.text(item, output[0]) == "the old dog barks \u2047"
+    score = task.score([item], output)
+    assert score.parts["length"] == 1.0
+    assert score.value == pytest.approx(100 * 0.2**0.25)
+
+
 def test_tokenised_text_is_scored_as_it_is(tmp_path: Path) -> None:
     """`dog.` and `dog .` are two different texts to `tok:none`."""
     task = task_of(tmp_path, [("d", "the big old dog ."), ("e", "the big old dog.")])
