@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol, final
 
-from argbeam.data.vocabulary import SPECIALS, UNK
+from argbeam.data.vocabulary import SPECIALS, UNK_WORD
 from argbeam.errors import ConfigError, DataError
 
 
@@ -110,7 +110,7 @@ class Moses:
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         """Join punctuation to its word again; `tokenize` is not always undone exactly. UNK becomes U+2047."""
-        words = [_UNKNOWN if token == SPECIALS[UNK] else token for token in tokens]
+        words = [_UNKNOWN if token == UNK_WORD else token for token in tokens]
         return str(self._detokenizer.detokenize(words, unescape=False))
 
 

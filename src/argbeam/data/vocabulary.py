@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Of vocabularies built from text. Batches, searches and losses use the `SpecialTokens` that they are given.
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+UNK_WORD = SPECIALS[UNK]
 
 
 @final

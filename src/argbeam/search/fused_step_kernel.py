@@ -15,10 +15,11 @@ from torch import Tensor
 from argbeam.runtime.device import power_of_two
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
 from argbeam.search.result import Beam, SearchStep, TopSuccessors
+from argbeam.search.top_k import BLOCK
+from argbeam.search.top_k_kernel import block_maxima, by_column, log_of_sum
 
-_BLOCK = tl.constexpr(64)
-# Blocks of one row that a program of the first kernel reads.
-_SPAN = 16
+_BLOCK = tl.constexpr(BLOCK)
+
 # What a program of the second kernel can hold: entries of its tile of scores or of maxima.
 _TILE = 16384
 # Places that a program fills; it is compiled place by place, which takes over a minute for 64 of them.
@@ -36,7 +37,7 @@ def fits(beam_size: int, columns: int, kept: int) -> bool:
         return False
     if columns <= _NARROW:
         return rows * power_of_two(columns, 16) <= _TILE
-    return rows * power_of_two(-(-columns // _BLOCK.value), 16) <= _TILE and power_of_two(kept) * _BLOCK.value <= _TILE
+    return rows * power_of_two(-(-columns // BLOCK), 16) <= _TILE and power_of_two(kept) * BLOCK <= _TILE
 
 
 def search_step(
@@ -55,23 +56,18 @@ def search_step(
     batch, lanes, columns = scores_BRC.shape
     beam_size = lanes - 1
     kept = kept_with_gold(beam_size)
-    # A model or successors of one's own may hand over any layout.
-    scores_BRC, allowed_NC = _by_column(scores_BRC), _by_column(allowed_NC)
-    candidates_BRC = None if candidates_BRC is None else _by_column(candidates_BRC)
+    scores_BRC, allowed_NC = by_column(scores_BRC), by_column(allowed_NC)
+    candidates_BRC = None if candidates_BRC is None else by_column(candidates_BRC)
     rows, places = power_of_two(beam_size), power_of_two(kept)
     wide = columns > _NARROW
-    blocks = -(-columns // _BLOCK.value)
+    blocks = -(-columns // BLOCK)
     masks = allowed_NC.view(torch.uint8)
     mask_stride = 0 if allowed_NC.shape[0] == 1 else allowed_NC.stride(0)
     maxima_BRN = normaliser_BRN = scores_BRC
     if wide:
-        rows_read = lanes if normalise else beam_size  # gold's lane is read for its normaliser alone
-        maxima_BRN = scores_BRC.new_empty(batch, rows_read, blocks)
-        normaliser_BRN = torch.empty_like(maxima_BRN) if normalise else maxima_BRN
-        _block_maxima[(batch * rows_read, -(-blocks // _SPAN))](
-            scores_BRC, scores_BRC.stride(0), scores_BRC.stride(1), masks, mask_stride, maxima_BRN, normaliser_BRN,
-            columns, blocks, LANES=lanes, READ=rows_read, SPAN=_SPAN, NORMALISE=normalise,
-        )  # fmt: skip
+        read = lanes if normalise else beam_size  # gold's lane is read for its normaliser alone
+        allowed_BRC = allowed_NC.view(-1, 1 if allowed_NC.shape[0] == 1 else lanes, columns)[:, :read]
+        maxima_BRN, normaliser_BRN = block_maxima(scores_BRC[:, :read], allowed_BRC, width=BLOCK, normalise=normalise)
 
     step, verdict = _to_fill(batch, beam_size, like=scores_BRC)
     best, after = step.successors, step.beam
@@ -114,41 +110,6 @@ def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[SearchStep, V
     return SearchStep(best, after, rows_N=whole(rows), tokens_N=whole(rows)), verdict
 
 
-def _by_column(x: Tensor) -> Tensor:
-    """With neighbouring columns side by side in memory."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-@triton.jit
-def _block_maxima(
-    scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, columns, blocks,
-    LANES: tl.constexpr, READ: tl.constexpr, SPAN: tl.constexpr, NORMALISE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0)
-    b, r = row // READ, row % READ
-    block = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    column = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
-    real = column < columns
-    valid = tl.load(allowed + (b * LANES + r).to(tl.int64) * allowed_n + column, mask=real, other=0) != 0
-    # Where scores are normalised, those of tokens that are not allowed count as well.
-    read = real if NORMALISE else real & valid
-    value = tl.load(scores + b.to(tl.int64) * scores_b + r * scores_r + column, mask=read, other=-float("inf"))
-    if NORMALISE:
-        tl.store(normaliser + row * blocks + block, _log_of_sum(value), mask=block < blocks)
-        value = tl.where(valid, value, -float("inf"))
-    tl.store(maxima + row * blocks + block, tl.max(value, 1), mask=block < blocks)
-
-
-@triton.jit
-def _log_of_sum(value):
-    """The log of the sum of exp of each row; minus infinity of a row of nothing else."""
-    most = tl.max(value, 1)
-    nothing = most == -float("inf")
-    most = tl.where(nothing, 0.0, most)
-    total = tl.sum(tl.exp(value - most[:, None]), 1)
-    return tl.where(nothing, -float("inf"), most + tl.log(tl.where(nothing, 1.0, total)))
-
-
 @triton.jit
 def _step(
     scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, candidates, candidates_b, candidates_r,
@@ -176,7 +137,7 @@ def _step(
         read_row = b * (K + 1 if NORMALISE else K) + k
         place = read_row[:, None] * blocks + n[None, :]
         if NORMALISE:
-            row_normaliser = _log_of_sum(tl.load(normaliser + place, mask=inside, other=never))
+            row_normaliser = log_of_sum(tl.load(normaliser + place, mask=inside, other=never))
             parent_score_k -= tl.where(k < K, row_normaliser, 0.0)
         best = tl.load(maxima + place, mask=inside, other=never)
         value, row_j, block_j = _largest(_prefix_scores(best, parent_score_k, SUMS), J, JP, BLOCKS)
@@ -198,7 +159,7 @@ def _step(
         read = real if NORMALISE else real & valid
         value = tl.load(scores + k[:, None] * scores_r + column[None, :], mask=read, other=never)
         if NORMALISE:
-            parent_score_k -= tl.where(k < K, _log_of_sum(value), 0.0)
+            parent_score_k -= tl.where(k < K, log_of_sum(value), 0.0)
             value = tl.where(valid, value, never)
         score_j, parent_j, column_j = _largest(_prefix_scores(value, parent_score_k, SUMS), J, JP, COLUMNS)
     # An empty place is row 0 and column 0; scores that are not numbers must not lead outside either.
@@ -224,7 +185,7 @@ def _step(
         else:
             column = tl.arange(0, COLUMNS)
             gold_lane = tl.load(scores + K * scores_r + column, mask=column < columns, other=never)
-        gold_score -= tl.max(_log_of_sum(gold_lane[None, :]), 0)
+        gold_score -= tl.max(log_of_sum(gold_lane[None, :]), 0)
     gold_score -= margin_per_token
     if SUMS:
         gold_score += tl.load(gold_before + b * gold_before_b)

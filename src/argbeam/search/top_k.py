@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from argbeam.models.contract import Scorer
+from argbeam.runtime import device as devices
 from argbeam.search.live_rows import Live
 from argbeam.search.result import Beam, TopSuccessors
 from argbeam.search.score_rules import NEVER, ScoreRule, over_valid
@@ -20,6 +21,9 @@ from argbeam.search.successors import (
     check_width,
     ending_within,
 )
+
+if devices.TRITON_INSTALLED:
+    from argbeam.search import top_k_kernel
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 BLOCK, BLOCKS = 64, 16
@@ -53,8 +57,11 @@ class AllScores:
         if allowed_NC.shape[0] > 1:
             allowed_BKC = allowed_NC.view(batch, -1, allowed_NC.shape[1])[:, :beam_size]
         # First the best tokens of each row, which are the same under every rule, then the best of all.
-        valid_BKC = torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER)
-        return _best_of_all(self.rule, beam, *best_columns(valid_BKC, kept), self.candidates_BRC, kept)
+        if _by_blocks(self.columns, kept) and devices.kernels_usable(self.given_BRC):
+            best = best_columns_by_kernel(self.given_BRC[:, :beam_size], allowed_BKC, kept, normalise=self.raw)
+        else:
+            best = best_columns(torch.where(allowed_BKC, self.scores_BRC[:, :beam_size], NEVER), kept)
+        return _best_of_all(self.rule, beam, *best, self.candidates_BRC, kept)
 
     def over(self, allowed_NC: Bool[Tensor, "N C"]) -> "AllScores":
         """Log-probabilities over the valid successors alone."""
@@ -222,19 +229,55 @@ def best_columns(scores_BKC: Float[Tensor, "B K C"], kept: int) -> tuple[Float[T
     the row once, where a selection over the whole row reads it several times.
     """
     columns = scores_BKC.shape[2]
-    whole = columns - columns % BLOCK
-    if whole < max(BLOCKS, kept) * BLOCK:
+    if not _by_blocks(columns, kept):
         best = scores_BKC.topk(min(kept, columns), dim=2)
         return best.values, best.indices
-    blocks_BKNW = scores_BKC[:, :, :whole].view(*scores_BKC.shape[:2], -1, BLOCK)
-    chosen_BKP = blocks_BKNW.amax(3).topk(kept, dim=2, sorted=False).indices
-    near_BKX = blocks_BKNW.gather(2, chosen_BKP[..., None].expand(-1, -1, -1, BLOCK)).flatten(2)
-    near_BKX = torch.cat([near_BKX, scores_BKC[:, :, whole:]], 2)
+    return _best_of_blocks(scores_BKC, None, _blocks(scores_BKC).amax(3), kept)
+
+
+def best_columns_by_kernel(
+    scores_BKC: Float[Tensor, "B K C"], allowed_BKC: Bool[Tensor, "#B #K C"], kept: int, *, normalise: bool
+) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:
+    """`best_columns` of the allowed scores, or of their log-probabilities, of rows that are cut into blocks.
+
+    One kernel reads every row once. Masking, normalising and finding the maxima one after the other read it five times.
+    """
+    maxima_BKN, normaliser_BKN = top_k_kernel.block_maxima(scores_BKC, allowed_BKC, width=BLOCK, normalise=normalise)
+    best_BKP, columns_BKP = _best_of_blocks(scores_BKC, allowed_BKC.expand_as(scores_BKC), maxima_BKN, kept)
+    if normalise:  # the normaliser of a row is a constant of it
+        best_BKP = best_BKP - normaliser_BKN.logsumexp(2, keepdim=True)
+    return best_BKP, columns_BKP
+
+
+def _by_blocks(columns: int, kept: int) -> bool:
+    return columns // BLOCK >= max(BLOCKS, kept)
+
+
+def _blocks(x_BKC: Shaped[Tensor, "B K C"]) -> Shaped[Tensor, "B K N W"]:
+    """The row's whole blocks."""
+    return x_BKC[:, :, : x_BKC.shape[2] // BLOCK * BLOCK].view(*x_BKC.shape[:2], -1, BLOCK)
+
+
+def _best_of_blocks(
+    scores_BKC: Float[Tensor, "B K C"],
+    allowed_BKC: Bool[Tensor, "B K C"] | None,
+    maxima_BKN: Float[Tensor, "B K _"],
+    kept: int,
+) -> tuple[Float[Tensor, "B K P"], Int[Tensor, "B K P"]]:
+    """The best of the allowed scores in the blocks with the highest maxima, and in the remainder behind the blocks."""
+    whole = scores_BKC.shape[2] // BLOCK
+    chosen_BKP = maxima_BKN[:, :, :whole].topk(kept, dim=2, sorted=False).indices
+
+    def near(x_BKC: Tensor) -> Tensor:
+        in_blocks_BKPW = _blocks(x_BKC).gather(2, chosen_BKP[..., None].expand(-1, -1, -1, BLOCK))
+        return torch.cat([in_blocks_BKPW.flatten(2), x_BKC[:, :, whole * BLOCK :]], 2)
+
+    near_BKX = near(scores_BKC) if allowed_BKC is None else torch.where(near(allowed_BKC), near(scores_BKC), NEVER)
     best_BKP, places_BKP = near_BKX.topk(kept, dim=2)
     # Places beyond the chosen blocks are in the remainder of the row.
     block_BKP = chosen_BKP.gather(2, (places_BKP // BLOCK).clamp(max=kept - 1))
     in_blocks_BKP = block_BKP * BLOCK + places_BKP % BLOCK
-    in_rest_BKP = places_BKP + (whole - kept * BLOCK)
+    in_rest_BKP = places_BKP + (whole - kept) * BLOCK
     return best_BKP, torch.where(places_BKP < kept * BLOCK, in_blocks_BKP, in_rest_BKP)
 
 

@@ -32,7 +32,7 @@ from argbeam.search.result import Beam
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
-from argbeam.search.top_k import AllScores
+from argbeam.search.top_k import AllScores, best_columns, best_columns_by_kernel
 from argbeam.training import adagrad_kernel
 from argbeam.training.optimizer import Adagrad
 from loss_cases import score, small_lstm
@@ -291,6 +291,24 @@ def test_a_step_of_the_search(
     assert torch.equal(step.rows_N[alive_N], plain.rows_N[alive_N])
     assert torch.equal(step.tokens_N[alive_N], plain.tokens_N[alive_N])
     assert torch.equal(step.beam.is_gold_BK[alive_BK], plain.beam.is_gold_BK[alive_BK])
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("masks", [(1, 1), (3, 1), (3, 2)], ids=["of all", "of a sentence", "of a row"])
+@pytest.mark.parametrize("columns", [1024, 1111])
+def test_the_best_valid_columns(columns: int, masks: tuple[int, int], normalise: bool) -> None:
+    """Those of masked scores, or of masked log-probabilities, which are normalised over masked tokens too."""
+    generator = torch.Generator().manual_seed(columns)
+    scores_BKC = torch.randn(3, 2, columns, generator=generator)
+    allowed_BKC = torch.rand(*masks, columns, generator=generator) < 0.3
+    allowed_BKC[0, 0, columns - columns % 64 :] = True  # the remainder behind the last whole block
+    scores_BKC[0, 0, -1] = 9.0
+    logprobs_BKC = scores_BKC.double().log_softmax(2).float() if normalise else scores_BKC
+    values_BKP, columns_BKP = best_columns(torch.where(allowed_BKC, logprobs_BKC, NEVER), 5)
+    scores_BKC, allowed_BKC = (x_BKC.mT.contiguous().mT.to(DEVICE) for x_BKC in (scores_BKC, allowed_BKC))
+    found = best_columns_by_kernel(scores_BKC, allowed_BKC, 5, normalise=normalise)
+    assert_close(found[0].cpu(), values_BKP)
+    assert torch.equal(found[1].cpu(), columns_BKP)
 
 
 @interpreted
