@@ -71,6 +71,8 @@ class EncoderDecoder(nn.Module):
             output_GRH = output_GRH.to(weight_VH.dtype)
             if candidates_GC is None:
                 return F.linear(output_GRH, weight_VH, bias_V)
+            if _product_is_cheaper(output_GRH, candidates_GC, len(weight_VH)):
+                return F.linear(output_GRH, weight_VH, bias_V).gather(2, candidates_GC[:, None])
             weight_GCH, bias_GC = _rows_listed(self.output_layer, candidates_GC)
             if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
                 return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
@@ -127,6 +129,13 @@ class CandidateScorer:
             return self.network.scores(output_GRH, candidates_GC)
         with torch.autocast(output_GRH.device.type, enabled=False):
             return torch.baddbmm(self.bias_G1C, output_GRH.to(self.bias_G1C.dtype), self.weight_GHC)
+
+
+def _product_is_cheaper(output_GRH: Tensor, candidates_GC: Tensor, vocabulary: int) -> bool:
+    """One candidate of each row, at least as many as the vocabulary, on a GPU: adding up the gradients of looked-up
+    weights in a fixed order takes longer than products over the whole vocabulary."""
+    groups, rows, _ = output_GRH.shape
+    return output_GRH.is_cuda and rows == candidates_GC.shape[1] == 1 and groups >= vocabulary
 
 
 def _rows_listed(

@@ -46,12 +46,8 @@ def host_may_look(x: Tensor) -> bool:
     return not x.is_cuda
 
 
-def first_state(
-    model: Model, state: State, rows_N: Int[Tensor, " N"], *, bos: int, sentences: int, on_host: bool
-) -> State:
+def first_state(model: Model, state: State, rows_N: Int[Tensor, " N"], *, bos: int, sentences: int) -> State:
     """States of all rows after the start symbol, from one row per sentence; `rows_N` says which."""
-    if not on_host:
-        return model.step(state.select(rows_N), torch.full_like(rows_N, bos))
     # The rows of a sentence are still the same.
     return model.step(state, rows_N.new_full((sentences,), bos)).select(rows_N)
 

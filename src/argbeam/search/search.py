@@ -139,7 +139,7 @@ def search_in_parts(
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes
     bos, choices = settings.specials.bos, choices.select(rows_N)
-    state = first_state(model, state, rows_N, bos=bos, sentences=batch, on_host=on_host)
+    state = first_state(model, state, rows_N, bos=bos, sentences=batch)
     scorer: Scorer = model.scorer_of(choices.candidates_BC) if isinstance(model, Shortcuts) else model
     beam = start = _empty_prefix(batch, settings.beam_size, like=model.output(state))
     endings = _no_endings(beam, settings, None if gold is None else length_B)

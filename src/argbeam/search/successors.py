@@ -4,7 +4,7 @@
 `allowed` is a mask over the candidates, `advance` and `select` return new choices. No Python runs per hypothesis.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -68,12 +68,12 @@ class KnowsEnd(Protocol):
 class Listed:
     """Tokens of each prefix, and which of them are there: lists of different lengths have any token behind them.
 
-    `to_end_NW` are the fewest tokens to an end, as in `KnowsEnd`.
+    `to_end` gives the fewest tokens to an end, as in `KnowsEnd`.
     """
 
     tokens_NW: Int[Tensor, "N W"]
     real_NW: Bool[Tensor, "N W"]
-    to_end_NW: Int[Tensor, "N W"] | None = None
+    to_end: Callable[[], Int[Tensor, "N W"]] | None = None
 
 
 @runtime_checkable

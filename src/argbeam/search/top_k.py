@@ -27,8 +27,8 @@ if devices.TRITON_INSTALLED:
 
 # Rows of scores are searched by blocks of this many columns once they have this many blocks.
 BLOCK, BLOCKS = 64, 16
-# Lists of successors up to this part of the vocabulary are scored by themselves. The output layer's rows are looked up
-# for each of them, while the product over the whole vocabulary reads every row once.
+# Lists of successors up to this part of the vocabulary are scored by themselves on a CPU. The output layer's rows are
+# looked up for each of them, while the product over the whole vocabulary reads every row once.
 _FEW = 64
 
 
@@ -161,9 +161,9 @@ def score_successors(
     found = score_listed(rule, scorer, output_BRH, choices, live) if isinstance(choices, ListsSuccessors) else None
     if found is not None:
         scores, listed = found
-        allowed_NC, to_end_NC = listed.real_NW, listed.to_end_NW
-        if to_end_NC is not None and left_N is not None:
-            to_end_NC = to_end_NC.masked_fill(~allowed_NC, NO_END)
+        allowed_NC, to_end_NC = listed.real_NW, None
+        if listed.to_end is not None and left_N is not None:
+            to_end_NC = listed.to_end().masked_fill(~allowed_NC, NO_END)
             left_N = left_N if live is None else left_N[live.places.place_X]
     else:
         scores = score_tokens(rule, scorer, output_BRH, choices.candidates_BC, live)
@@ -212,7 +212,9 @@ def score_listed(
     if listed is None:
         return None
     tokens_XW = listed.tokens_NW
-    if rule.over_vocabulary or tokens_XW.shape[1] * _FEW > choices.vocabulary:
+    # On a GPU products cost nearly nothing beside the rows that they read, each as wide as the output vector.
+    part = output_XH.shape[1] if output_XH.is_cuda else _FEW
+    if rule.over_vocabulary or tokens_XW.shape[1] * part > choices.vocabulary:
         scores_XW = rule.token_scores(scorer, output_XH[None], None)[0].gather(1, tokens_XW)
     else:
         scores_XW = rule.token_scores(scorer, output_XH[:, None], tokens_XW)[:, 0]

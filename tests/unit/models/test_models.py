@@ -18,7 +18,16 @@ from argbeam.data.vocabulary import BOS
 from argbeam.decoding.batch_decoder import perplexity
 from argbeam.losses.replay import unroll
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.models import ConvSeq2Seq, LstmLanguageModel, LstmSeq2Seq, Network, Transformer, TransformerLm, make_model
+from argbeam.models import (
+    ConvSeq2Seq,
+    LstmLanguageModel,
+    LstmSeq2Seq,
+    Network,
+    Transformer,
+    TransformerLm,
+    make_model,
+    network,
+)
 from argbeam.models.network import VocabularyScorer
 from argbeam.models.noise import Noise
 from argbeam.models.recurrence.steps import linear
@@ -246,6 +255,22 @@ def test_scores_are_in_full_precision_under_autocast() -> None:
         low_GRV, low_GRC = model.scores(output_GRH), model.scores(output_GRH, listed_GC)
     torch.testing.assert_close(low_GRV, plain_GRV, rtol=0, atol=1e-6)
     torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)
+
+
+def test_one_token_a_row_is_scored_the_same_by_look_up_and_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients; on a GPU the product is taken where rows are many and the vocabulary is small."""
+    found = []
+    for product in (False, True):
+        monkeypatch.setattr(network, "_product_is_cheaper", lambda *given, product=product: product)
+        model, generator = small_lstm(7, hidden=5).double(), torch.Generator().manual_seed(3)
+        output_X1H = torch.randn(9, 1, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+        tokens_X1 = torch.randint(7, (9, 1), generator=generator)
+        scores_X11 = model.scores(output_X1H, tokens_X1)
+        scores_X11.square().sum().backward()
+        layer = model.output_layer
+        found.append([scores_X11, output_X1H.grad, layer.weight.grad, layer.bias.grad])
+    for looked_up, multiplied in zip(*found, strict=True):
+        torch.testing.assert_close(multiplied, looked_up)
 
 
 @pytest.mark.parametrize("more", [0, 3])

@@ -211,8 +211,8 @@ class TrieChoices:
         if self.depth < self.tables.dense_levels:
             return self.tables.to_end_DV[self.node_N]
         listed = self._successors()
-        assert listed.to_end_NW is not None
-        to_end_NW = listed.to_end_NW.to(torch.int32).masked_fill(~listed.real_NW, NO_END)
+        assert listed.to_end is not None
+        to_end_NW = listed.to_end().to(torch.int32).masked_fill(~listed.real_NW, NO_END)
         none_NV = torch.full((len(to_end_NW), self.vocabulary), NO_END, dtype=torch.int32, device=to_end_NW.device)
         return none_NV.scatter_reduce_(1, listed.tokens_NW, to_end_NW, "amin")
 
@@ -241,7 +241,7 @@ class TrieChoices:
         real_NW = edges_NW < tables.first_X[self.node_N + 1][:, None]
         edges_X = edges_NW.clamp(max=len(tables.token_E) - 1).flatten()
         tokens_NW = tables.token_E.index_select(0, edges_X).view_as(real_NW)
-        return Listed(tokens_NW.long(), real_NW, tables.to_end_E.index_select(0, edges_X).view_as(real_NW))
+        return Listed(tokens_NW.long(), real_NW, lambda: tables.to_end_E.index_select(0, edges_X).view(real_NW.shape))
 
 
 def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntArray, IntArray, int]:
