@@ -1,5 +1,6 @@
 """The report of a reproduction: the paper's tables beside ours, and plots; from records alone."""
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -84,18 +85,21 @@ def score_table(results: Results, table: TableResult) -> Table:
     if all(row[-1] == "-" for row in rows):  # of runs of early versions
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     else:
-        over = "".join(f", and in brackets over {first.label}'s" for first in table.references[:1])
+        over = "".join(f", and in brackets over {first.label}'s of the same seed" for first in table.references[:1])
         notes.insert(2, f"Seconds per epoch are the median of the last stage's epochs, training without dev{over}.")
     return Table(_heading(table, _metric(table)), columns, rows, notes, [f"metric {table.metric}"])
 
 
 def _epoch_cell(results: Results, table: TableResult, row: RowResult) -> str:
-    """`17.8 (1.45)`: the mean over seeds, and how many times that of the first reference."""
+    """`17.8 (1.45)`: the mean over seeds, and how many times that of the first reference with the same seeds."""
     first = next(iter(table.references), row)
     seconds, reference = results.epoch_seconds(row), results.epoch_seconds(first)
-    if seconds is None:
+    if not seconds:
         return "-"
-    return f"{seconds:.1f}" if row is first or not reference else f"{seconds:.1f} ({seconds / reference:.2f})"
+    # Seeds may have run at other times, beside other runs.
+    times = [one / reference[seed] for seed, one in seconds.items() if seed in reference]
+    ratio = f" ({statistics.mean(times):.2f})" if times and row is not first else ""
+    return f"{statistics.mean(seconds.values()):.1f}{ratio}"
 
 
 def output_length_tables(table: TableResult) -> list[Table]:

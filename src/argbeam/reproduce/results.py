@@ -118,11 +118,10 @@ class Results:
         start = self.planned[run].start
         return self.runs[run].seconds + (self.runs[start].seconds if start else 0.0)
 
-    def epoch_seconds(self, row: RowResult) -> float | None:
-        """Median training time of an epoch of the last stage, as the mean over seeds; None where no record has it."""
-        found = [self.runs[row.runs[seed]].epoch_seconds for seed in row.by_seed]
-        known = [one for one in found if one is not None]
-        return statistics.mean(known) if known else None
+    def epoch_seconds(self, row: RowResult) -> dict[int, float]:
+        """Median training time of an epoch of the last stage, by seed, where records have it."""
+        found = {seed: self.runs[row.runs[seed]].epoch_seconds for seed in row.by_seed}
+        return {seed: one for seed, one in found.items() if one is not None}
 
 
 def read_results(out: Path) -> Results:
