@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -74,8 +75,40 @@ def cost_in(cost: Cost, dtype: torch.dtype) -> Cost:
     return partial(own, dtype=dtype) if cost in COSTS.values() else cost
 
 
+class SearchesWithGold(Protocol):
+    """A loss whose search trains: its settings, and what follows from them.
+
+    `successors` are those of the training search, `stop` counts in tasks of open length only. The beam grows from
+    `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
+    """
+
+    successors: Successors
+    train_beam: int
+    stop: Stop
+    open_length: bool
+    start_beam: int
+    epochs_per_beam: int
+    rule: ScoreRule
+
+    def check_search(self) -> None:
+        """Raise a ConfigError for settings that no training search can have."""
+        for name in ("train_beam", "start_beam", "epochs_per_beam"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: must be at least 1")
+        check_end_symbol(self.successors, open_length=self.open_length)
+
+    def beam_of(self, epoch: int) -> int:
+        return curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
+
+    def search(self, model: Model, state: State, batch: Batch, beam: int, policy: Policy) -> tuple[Violations, Beams]:
+        """`search_with_gold` with these settings."""
+        stop = self.stop if self.open_length else None
+        settings = SearchSettings(beam, self.rule, stop, n_best=0, specials=batch.specials)
+        return search_with_gold(model, state, self.successors, settings, batch, policy)
+
+
 @dataclass(frozen=True)
-class Bso:
+class Bso(SearchesWithGold):
     """The loss of section 4.1: over all violations, cost * (margin - f(gold) + f(rival)).
 
     `policy` chooses the violations: all of a search that restarts (BSO), the one where gold falls off the beam
@@ -83,8 +116,7 @@ class Bso:
     token's score (the paper's), or the sum since the last restart of scores (`ScoreSum`) or log-probabilities
     (`LogprobSum`). Where f is a sum, the margin may grow by `margin_per_token` with every token of it.
 
-    `successors` are those of the training search: with the task's constraint this is ConBSO. `stop` counts in tasks of
-    open length only. The beam grows from `start_beam` by one every `epochs_per_beam` epochs up to `train_beam`.
+    With the task's constraint as `successors` this is ConBSO. Other settings as in `SearchesWithGold`.
     """
 
     successors: Successors
@@ -104,21 +136,14 @@ class Bso:
     weights = None
 
     def __post_init__(self) -> None:
-        check_training_search(
-            self.successors,
-            open_length=self.open_length,
-            train_beam=self.train_beam,
-            start_beam=self.start_beam,
-            epochs_per_beam=self.epochs_per_beam,
-        )
+        self.check_search()
         if self.margin_per_token and not self.rule.adds_up:
             raise ConfigError(
                 f"margin_per_token = {self.margin_per_token} is for sums; must be 0 with {self.rule.name}"
             )
 
     def at(self, epoch: int) -> "BsoStep":
-        beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
-        return BsoStep(self, beam)
+        return BsoStep(self, self.beam_of(epoch))
 
 
 @dataclass(frozen=True)
@@ -131,11 +156,8 @@ class BsoStep:
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         bso, gold_BT = self.bso, batch.target_BT
         policy = bso.policy(bso.margin, bso.margin_per_token)
-        settings = SearchSettings(
-            self.beam, bso.rule, bso.stop if bso.open_length else None, n_best=0, specials=batch.specials
-        )
         state = model.encode(batch, noise)
-        found, _ = search_with_gold(model, state, bso.successors, settings, batch, policy)
+        found, _ = bso.search(model, state, batch, self.beam, policy)
         rival_BT, violation_BT = found.rival_BT, found.violation_BT
         replayed = replay(
             model, state, gold_BT, rival_BT, violation_BT, normalised=bso.rule.normalised, specials=batch.specials
@@ -165,16 +187,6 @@ def _differences(found: Violations, behind_BT: Float[Tensor, "B T"]) -> Int[Tens
     gap_BT = (rival_BT - gold_BT - behind_BT).abs()
     far_BT = gap_BT > _ROUNDING * (1 + gold_BT.abs() + rival_BT.abs())
     return (far_BT & found.violation_BT & ~found.rival_is_gold_BT).sum()
-
-
-def check_training_search(
-    successors: Successors, *, open_length: bool, train_beam: int, start_beam: int, epochs_per_beam: int
-) -> None:
-    """Raise a ConfigError for settings that no training search can have."""
-    for name, value in (("train_beam", train_beam), ("start_beam", start_beam), ("epochs_per_beam", epochs_per_beam)):
-        if value < 1:
-            raise ConfigError(f"{name} = {value}: must be at least 1")
-    check_end_symbol(successors, open_length=open_length)
 
 
 def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -> int:

@@ -7,13 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
-from argbeam.losses.bso import (
-    Normalise,
-    check_training_search,
-    curriculum_beam,
-    search_with_gold,
-    searched_output,
-)
+from argbeam.losses.bso import Normalise, SearchesWithGold, searched_output
 from argbeam.losses.contract import LossOutput
 from argbeam.losses.replay import replay, replay_each, since_restart
 from argbeam.models.contract import Model
@@ -22,18 +16,17 @@ from argbeam.models.state import State
 from argbeam.search.gold import EarlyUpdate, Restart, segment_tokens
 from argbeam.search.result import Beams, Violations, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreSum
-from argbeam.search.search import SearchSettings
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Successors
 
 
 @dataclass(frozen=True)
-class Crf:
+class Crf(SearchesWithGold):
     """Minus the log-probability of gold's prefix among the prefixes of the beam, gold's counted once.
 
     A prefix's score is the sum of its tokens' raw scores. The beam is that of the step at which gold fell off it, or of
     the last step (section 2.3). Probabilities are normalised over the beam, not token by token, so that later tokens
-    can correct an earlier token's score. Settings as in `Bso`.
+    can correct an earlier token's score. Settings as in `SearchesWithGold`.
 
     With `restarts` the search continues from gold's prefix where gold fell off, as BSO's does. The loss is the sum over
     those steps and the last one, each with the beam of its step and the scores since the restart before it: BSO with
@@ -53,17 +46,10 @@ class Crf:
     weights = None
 
     def __post_init__(self) -> None:
-        check_training_search(
-            self.successors,
-            open_length=self.open_length,
-            train_beam=self.train_beam,
-            start_beam=self.start_beam,
-            epochs_per_beam=self.epochs_per_beam,
-        )
+        self.check_search()
 
     def at(self, epoch: int) -> "CrfStep":
-        beam = curriculum_beam(epoch, start=self.start_beam, end=self.train_beam, epochs_per_beam=self.epochs_per_beam)
-        return CrfStep(self, beam)
+        return CrfStep(self, self.beam_of(epoch))
 
 
 @dataclass(frozen=True)
@@ -75,13 +61,10 @@ class CrfStep:
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         crf, gold_BT, length_B = self.crf, batch.target_BT, batch.target_length_B
-        settings = SearchSettings(
-            self.beam, crf.rule, crf.stop if crf.open_length else None, n_best=0, specials=batch.specials
-        )
         # Without a margin, a violation is a gold prefix that the search loses, or does not return.
         policy = Restart(margin=0.0) if crf.restarts else EarlyUpdate(margin=0.0)
         state = model.encode(batch, noise)
-        found, beams = search_with_gold(model, state, crf.successors, settings, batch, policy)
+        found, beams = crf.search(model, state, batch, self.beam, policy)
         if crf.restarts:
             total = _at_every_restart(model, state, found, beams, batch, self.beam).sum()
             return searched_output(total, crf.normalise, found, length_B, restarts=True)
