@@ -110,12 +110,12 @@ class Moses:
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         """Join punctuation to its word again; `tokenize` is not always undone exactly. UNK becomes U+2047."""
-        words = [_UNKNOWN if token == UNK_WORD else token for token in tokens]
-        return str(self._detokenizer.detokenize(words, unescape=False))
+        return str(self._detokenizer.detokenize(_with_unknowns(tokens), unescape=False))
 
 
-# An unknown word in running text, as SentencePiece writes it. BLEU's tokenizer `13a` makes three tokens of `<unk>`.
-_UNKNOWN = "\u2047"
+def _with_unknowns(tokens: Sequence[str]) -> list[str]:
+    """Tokens of running text. BLEU's tokenizer `13a` makes three tokens of `<unk>`, and one of SentencePiece's sign."""
+    return ["\u2047" if token == UNK_WORD else token for token in tokens]
 
 
 @final
@@ -157,7 +157,7 @@ class SentencePiece:
                 normalization_rule_name="identity",  # output is compared with references as they were written
                 max_sentence_length=1 << 24,  # longer lines would be left out without a word
                 num_threads=1,  # sums over threads depend on their number
-                unk_surface=_UNKNOWN,
+                unk_surface=UNK_WORD,
                 minloglevel=3,  # what goes wrong is raised as well
             )
         except RuntimeError as error:
@@ -173,5 +173,5 @@ class SentencePiece:
         return [part for piece in pieces for part in (piece if piece in SPECIALS else [piece])]
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        """Join pieces; U+2581 starts a word."""
-        return str(self._processor.decode_pieces(list(tokens)))
+        """Join pieces; U+2581 starts a word. UNK becomes U+2047."""
+        return str(self._processor.decode_pieces(_with_unknowns(tokens)))

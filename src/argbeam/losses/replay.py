@@ -93,7 +93,7 @@ def replay(
     if normalised:
         scores_X = _logprobs(model, output_XH, tokens_X)
     else:
-        # Two tokens are scored at each step, not V: one look-up of their rows of the output layer serves all steps.
+        # Two tokens are scored at each step: one look-up of their rows of the output layer serves all steps.
         scores_X = model.scores(output_XH[:, None], tokens_X[:, None])
     gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)
     return Replayed(gold_TB.T, rival_TB.T)

@@ -71,10 +71,11 @@ class EncoderDecoder(nn.Module):
             output_GRH = output_GRH.to(weight_VH.dtype)
             if candidates_GC is None:
                 return F.linear(output_GRH, weight_VH, bias_V)
-            if _product_is_cheaper(output_GRH, candidates_GC, len(weight_VH)):
+            one_each = output_GRH.shape[1] == candidates_GC.shape[1] == 1
+            if one_each and _product_is_cheaper(len(output_GRH), len(weight_VH), on_gpu=output_GRH.is_cuda):
                 return F.linear(output_GRH, weight_VH, bias_V).gather(2, candidates_GC[:, None])
             weight_GCH, bias_GC = _rows_listed(self.output_layer, candidates_GC)
-            if output_GRH.shape[1] == candidates_GC.shape[1] == 1:
+            if one_each:
                 return (output_GRH * weight_GCH).sum(2, keepdim=True) + bias_GC[:, None]
             return torch.baddbmm(bias_GC[:, None], output_GRH, weight_GCH.transpose(1, 2))
 
@@ -131,11 +132,14 @@ class CandidateScorer:
             return torch.baddbmm(self.bias_G1C, output_GRH.to(self.bias_G1C.dtype), self.weight_GHC)
 
 
-def _product_is_cheaper(output_GRH: Tensor, candidates_GC: Tensor, vocabulary: int) -> bool:
-    """One candidate of each row, at least as many as the vocabulary, on a GPU: adding up the gradients of looked-up
-    weights in a fixed order takes longer than products over the whole vocabulary."""
-    groups, rows, _ = output_GRH.shape
-    return output_GRH.is_cuda and rows == candidates_GC.shape[1] == 1 and groups >= vocabulary
+# Scores of a product that takes the place of looked-up weights, 64 MiB.
+_MOST_SCORES = 1 << 24
+
+
+def _product_is_cheaper(rows: int, vocabulary: int, *, on_gpu: bool) -> bool:
+    """One token of each row, at least as many as the vocabulary, with gradient on a GPU: adding up the gradients of
+    looked-up weights in a fixed order takes longer than products over a small vocabulary."""
+    return on_gpu and torch.is_grad_enabled() and vocabulary <= rows <= _MOST_SCORES // vocabulary
 
 
 def _rows_listed(

@@ -97,7 +97,7 @@ def _epoch_cell(results: Results, table: TableResult, row: RowResult) -> str:
     if not seconds:
         return "-"
     # Seeds may have run at other times, beside other runs.
-    times = [one / reference[seed] for seed, one in seconds.items() if seed in reference]
+    times = [one / reference[seed] for seed, one in seconds.items() if reference.get(seed)]
     ratio = f" ({statistics.mean(times):.2f})" if times and row is not first else ""
     return f"{statistics.mean(seconds.values()):.1f}{ratio}"
 

@@ -71,7 +71,7 @@ class AllScores:
 
     def in_gold_lane(self, token_B: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Score of one token per sentence in its last row. Columns of the same token have the same score."""
-        scores_BC = self.scores_BRC[:, -1]
+        scores_BC = self.given_BRC[:, -1].log_softmax(1) if self.raw else self.given_BRC[:, -1]
         if self.candidates_BRC is None:
             return scores_BC.gather(1, token_B[:, None])[:, 0]
         return scores_BC.masked_fill(self.candidates_BRC[:, -1] != token_B[:, None], NEVER).amax(1)
@@ -247,7 +247,8 @@ def best_columns_by_kernel(
     maxima_BKN, normaliser_BKN = top_k_kernel.block_maxima(scores_BKC, allowed_BKC, width=BLOCK, normalise=normalise)
     best_BKP, columns_BKP = _best_of_blocks(scores_BKC, allowed_BKC.expand_as(scores_BKC), maxima_BKN, kept)
     if normalise:  # the normaliser of a row is a constant of it
-        best_BKP = best_BKP - normaliser_BKN.logsumexp(2, keepdim=True)
+        normalised_BKP = best_BKP - normaliser_BKN.logsumexp(2, keepdim=True)
+        best_BKP = torch.where(best_BKP == NEVER, NEVER, normalised_BKP)
     return best_BKP, columns_BKP
 
 

@@ -42,7 +42,7 @@ def _block_maxima(
     LANES: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr, NORMALISE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    b, r = (row // LANES).to(tl.int64), row % LANES
+    b, r = (row // LANES).to(tl.int64), (row % LANES).to(tl.int64)
     block = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     column = block[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     real = column < columns
@@ -53,7 +53,9 @@ def _block_maxima(
     if NORMALISE:
         tl.store(normaliser + row * blocks + block, log_of_sum(value), mask=block < blocks)
         value = tl.where(valid, value, -float("inf"))
-    tl.store(maxima + row * blocks + block, tl.max(value, 1), mask=block < blocks)
+    # A score that is not a number must show: it is the largest, as for torch.
+    broken = tl.max((value != value).to(tl.int32), 1) > 0
+    tl.store(maxima + row * blocks + block, tl.where(broken, float("nan"), tl.max(value, 1)), mask=block < blocks)
 
 
 @triton.jit

@@ -311,6 +311,20 @@ def test_the_best_valid_columns(columns: int, masks: tuple[int, int], normalise:
     assert torch.equal(found[1].cpu(), columns_BKP)
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("place", [0, 700, 1023, 1060])
+def test_a_score_that_is_not_a_number_shows_in_decoding(place: int, normalise: bool) -> None:
+    """Wherever it stands; tokens that are not allowed stay without a score, and another row is as it was."""
+    scores_BKC = torch.randn(1, 2, 1088, generator=torch.Generator().manual_seed(3))
+    scores_BKC[0, 0, place] = torch.nan
+    allowed_1C = torch.zeros(1, 1, 1088, dtype=torch.bool)
+    allowed_1C[..., [0, 1, 700, 1023, 1060]] = True
+    found_BKP, _ = best_columns_by_kernel(scores_BKC.to(DEVICE), allowed_1C.to(DEVICE), 7, normalise=normalise)
+    assert found_BKP[0, 0].isnan().any()
+    assert (found_BKP[0, :, 5:] == NEVER).all()
+    assert found_BKP[0, 1, :5].isfinite().all()
+
+
 @interpreted
 def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
     """Rows and tokens must exist, whatever the scores: the next step reads from there."""

@@ -257,11 +257,27 @@ def test_scores_are_in_full_precision_under_autocast() -> None:
     torch.testing.assert_close(low_GRC, plain_GRV.gather(2, listed_GC[:, None].expand(-1, 3, -1)), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("rows", "vocabulary", "gradient", "expected"),
+    [
+        (2048, 1030, True, True),
+        (2048, 1030, False, False),
+        (1000, 1030, True, False),
+        (49152, 22822, True, False),
+    ],
+    ids=["small vocabulary", "no gradient to add up", "few rows", "more scores than memory is for"],
+)
+def test_a_product_takes_the_place_of_look_ups(rows: int, vocabulary: int, gradient: bool, expected: bool) -> None:
+    with torch.set_grad_enabled(gradient):
+        assert network._product_is_cheaper(rows, vocabulary, on_gpu=True) is expected
+        assert not network._product_is_cheaper(rows, vocabulary, on_gpu=False)
+
+
 def test_one_token_a_row_is_scored_the_same_by_look_up_and_by_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients; on a GPU the product is taken where rows are many and the vocabulary is small."""
     found = []
     for product in (False, True):
-        monkeypatch.setattr(network, "_product_is_cheaper", lambda *given, product=product: product)
+        monkeypatch.setattr(network, "_product_is_cheaper", lambda *given, on_gpu, product=product: product)
         model, generator = small_lstm(7, hidden=5).double(), torch.Generator().manual_seed(3)
         output_X1H = torch.randn(9, 1, 5, generator=generator, dtype=torch.float64, requires_grad=True)
         tokens_X1 = torch.randint(7, (9, 1), generator=generator)
