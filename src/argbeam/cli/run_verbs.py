@@ -56,9 +56,10 @@ def train(
 ) -> None:
     """Train a recipe into a run folder, or resume a run that was stopped. With torchrun, in several processes."""
     from argbeam.reports.progress import note, stage_line
+    from argbeam.runs.layout import RECIPE
     from argbeam.runs.session import train_run
     from argbeam.runtime.group import joined
-    from argbeam.settings.recipe_files import find_recipe, load_recipe
+    from argbeam.settings.recipe_files import find_recipe, load_recipe, read_recipe_json
 
     loaded = load_recipe(find_recipe(recipe), sets or [])
     if data is not None:
@@ -74,7 +75,10 @@ def train(
         print(f"{out}: {stage_line(values)}", flush=True)
     if group.leads:
         has_test = getattr(loaded.data, "test", True) and getattr(loaded.data, "test_source", True)
-        note(f"next: {command('evaluate', out, *([] if has_test else ['--split', 'dev']))}")
+        split = [] if has_test else ["--split", "dev"]
+        # A finished run keeps the place of the data that it was trained on.
+        moved = data is not None and read_recipe_json(out / RECIPE).data != loaded.data
+        note(f"next: {command('evaluate', out, *split, *(['--data', data] if moved else []))}")
 
 
 @verb(

@@ -61,7 +61,7 @@ def write_pages(page: Page, out: Path, name: str) -> list[Path]:
     with writing(out, "--out takes a folder"):
         out.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
-            write_atomic(out / file, text.encode())
+            write_atomic(out / file, text.encode(errors="replace"))  # names of files may be any bytes
     return [out / file for file in texts]
 
 

@@ -41,7 +41,11 @@ def refuse_foreign(folder: Path, is_own: Callable[[str], bool], *, known: str) -
 
 def refuse_inside_run(folder: Path) -> None:
     """Refuse a folder inside of a run: what a run holds is the run's own."""
-    for parent in folder.resolve().parents:
+    try:
+        parents = folder.resolve().parents
+    except RuntimeError:
+        raise ArgbeamError(f"cannot write {folder}: a loop of symbolic links; --out takes a folder") from None
+    for parent in parents:
         if (parent / RECIPE).is_file() and (parent / RECORDS).is_file():
             raise ArgbeamError(f"{folder}: inside the run {parent}; --out takes a folder outside of it")
 

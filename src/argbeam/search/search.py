@@ -136,6 +136,8 @@ def search_in_parts(
     if gold is not None and settings.rule.valid_only:
         raise ConfigError(f"{settings.rule.name} in a search with gold: it is for decoding; logprob_sum is accepted")
     batch, on_host = length_B.shape[0], host_may_look(length_B)
+    if on_host and batch and steps < int(length_B.max()):
+        raise ConfigError(f"steps = {steps}: must be at least the longest of length_B, {int(length_B.max())}")
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row
     rows_N = torch.arange(batch * lanes, device=length_B.device) // lanes
     bos, choices = settings.specials.bos, choices.select(rows_N)

@@ -416,7 +416,8 @@ def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_
     """Trained on files that are elsewhere now: scored there as before, and not without being told."""
     before, now, run = tmp_path / "before", tmp_path / "now", tmp_path / "run"
     before.mkdir()
-    finish(load_recipe(written_recipe(before, epochs=1, every=100)), run)
+    recipe = written_recipe(before, epochs=1, every=100)
+    finish(load_recipe(recipe), run)
     options = ("evaluate", run, "--beam", "2", "--split", "dev", "--json")
     scored = argbeam(*options)
     before.rename(now)
@@ -427,6 +428,9 @@ def test_data_that_has_moved_is_found_again_for_both_runs(argbeam: Command, tmp_
     found = json.loads(done.stdout)
     assert found.pop("against")["scores"] == found["scores"]
     assert found == json.loads(scored.stdout)
+    again = argbeam("train", now / recipe.name, "--data", now, "--out", run)
+    assert again.stderr.splitlines()[-1].startswith(f"next: argbeam evaluate {run} ")
+    assert again.stderr.endswith(f" --data {now}\n")
 
 
 def test_a_dry_run_prints_the_plan_and_makes_nothing(argbeam: Command, tmp_path: Path) -> None:

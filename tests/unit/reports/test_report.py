@@ -102,6 +102,13 @@ def test_gains_are_over_the_row_that_the_note_names_and_no_score_chooses_it(tmp_
     assert [row[2] for row in bleu.rows] == ["25.00 (+3.00)", "20.00 (-2.00)", "24.00 (+2.00)", "22.00"]
 
 
+def test_a_run_whose_name_is_not_utf_8_is_reported(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "bad\udcff", "one", CROSS_ENTROPY)
+    write_score(run, 1, {"bleu": 1.0})
+    page, _ = write_report([run], tmp_path / "out")
+    assert "bad?" in page.read_text(encoding="utf-8")
+
+
 def test_scores_of_other_weights_than_the_models_are_left_out_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,12 @@ def test_a_folder_inside_a_run_is_refused(recipe: Recipe, tmp_path: Path) -> Non
     assert not (tmp_path / "run" / "a").exists()
 
 
+def test_a_loop_of_links_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    message = refusal(finish, recipe, tmp_path / "loop" / "x", error=ArgbeamError)
+    assert message.startswith(f"cannot write {tmp_path / 'loop' / 'x'}: ")
+
+
 @pytest.mark.parametrize("before", [(), ("a",), ("a", "a/b"), ("a", "a/b", "a/b/.lock")])
 @pytest.mark.parametrize("store", ["true", "false"])
 def test_a_failed_start_leaves_nothing_behind(tmp_path: Path, before: tuple[str, ...], store: str) -> None:

@@ -180,3 +180,5 @@ def test_sizes_and_successors_that_no_search_can_have_are_errors() -> None:
             beam_search(model, state, choices, beam_size=2, length_B=length_B, steps=3, rule=LastScore())
     with pytest.raises(ConfigError, match=r"^steps = 0: must be at least 1, and at least the longest of length_B$"):
         beam_search(model, state, choices, beam_size=2, length_B=length_B, steps=0, rule=LastScore())
+    with pytest.raises(ConfigError, match=r"^steps = 2: must be at least the longest of length_B, 3$"):
+        beam_search(model, state, choices, beam_size=2, length_B=length_B, steps=2, rule=LastScore())
