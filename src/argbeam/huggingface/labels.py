@@ -12,7 +12,7 @@ from argbeam.data.batches import Batch, round_up
 from argbeam.errors import DataError
 from argbeam.models.huggingface.adapter import HuggingFaceModel
 from argbeam.models.huggingface.supported import check_positions, plain_model
-from argbeam.search.live_rows import host_may_look
+from argbeam.runtime import device as devices
 
 # The label of a position without a gold token.
 IGNORED = -100
@@ -29,8 +29,8 @@ def batch_of(inputs: Mapping[str, Any], model: HuggingFaceModel, *, multiple: in
     real_BX = _prompts(inputs) if not model.crosses else _real(inputs)
     gold_BX, pad = labels_BX != IGNORED, model.specials.pad
     # A collator has padded an encoder-decoder's rows to the longest: nothing need be asked of a GPU.
-    trim = not model.crosses or host_may_look(ids_BX)
-    if host_may_look(ids_BX):
+    trim = not model.crosses or devices.host_may_look(ids_BX)
+    if devices.host_may_look(ids_BX):
         check_gaps(labels_BX)
     source_BS, source_length_B = to_the_left(ids_BX, real_BX, pad, multiple=multiple, trim=trim)
     forced = model.decoder_prompt[1:]

@@ -22,6 +22,7 @@ from argbeam.huggingface.labels import ROUND, batch_of, check_gaps, prompts_of
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
 from argbeam.losses.crf import Crf
+from argbeam.losses.mrt import Mrt
 from argbeam.models.huggingface.adapt import adapt
 from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
@@ -96,7 +97,7 @@ class SearchTrainer(Seq2SeqTrainer):
             _warn_of_beam(self.loss, epochs=int(self.state.num_train_epochs))
             # On a GPU nothing else looks at gold: mistakes that all rows have show in the first batch.
             check_gaps(inputs["labels"])
-            if isinstance(self.loss, Bso | Crf):
+            if isinstance(self.loss, Bso | Crf | Mrt):
                 check_gold(self.loss.successors, batch, open_length=self.loss.open_length)
         # Every sentence of an update draws other numbers, as in one batch of all of them.
         sentence_B = batch.sentence_B + len(batch.sentence_B) * (rank + processes * self.micro_batches)

@@ -95,11 +95,12 @@ def _make(loss: settings.Loss, task: Task, width: int) -> Loss:
             sampled = loss.candidates == "sampled"
             return Mrt(
                 successors=task.constraint if loss.constrained else task.unconstrained,
-                candidates=Sampled(loss.size) if sampled else Searched(loss.size, task.open_length),
+                candidates=Sampled(loss.size) if sampled else Searched(loss.size),
                 alpha=loss.alpha,
                 include_gold=loss.include_gold,
                 risk=RISKS[loss.risk],
-                extra_length=loss.extra_length if task.open_length else 0,
+                extra_length=loss.extra_length,
+                open_length=task.open_length,
             )
 
 

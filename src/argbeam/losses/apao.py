@@ -15,7 +15,7 @@ from argbeam.losses.sampling import needed, random_walks
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.search.score_rules import NEVER
-from argbeam.search.successors import Successors
+from argbeam.search.successors import Successors, check_gold_on_host
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Apao(Loss):
         return self
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
+        check_gold_on_host(self.successors, batch)
         gold_BT, length_B = batch.target_BT, batch.target_length_B
         tokens_BRT, length_BR = gold_BT[:, None], length_B[:, None]
         if self.negatives:

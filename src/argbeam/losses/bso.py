@@ -19,12 +19,11 @@ from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.gold import Gold, Policy, Restart
-from argbeam.search.live_rows import host_may_look
 from argbeam.search.result import Beams, Violations
 from argbeam.search.score_rules import LastScore, ScoreRule
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopTop
-from argbeam.search.successors import Successors, check_end_symbol, check_gold
+from argbeam.search.successors import Successors, check_end_symbol, check_gold_on_host
 
 Cost = Callable[[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]], Float[Tensor, "B T"]]
 """A cost of rivals: `cost(rival_BT, gold_BT, violation_BT)` is read at the violations, each of which ends a segment."""
@@ -199,8 +198,7 @@ def search_with_gold(
     model: Model, state: State, successors: Successors, settings: SearchSettings, batch: Batch, policy: Policy
 ) -> tuple[Violations, Beams]:
     """The training search: violations, and the successors of every step. On a CPU gold is checked first."""
-    if host_may_look(batch.target_BT):
-        check_gold(successors, batch, open_length=settings.stop is not None)
+    check_gold_on_host(successors, batch, open_length=settings.stop is not None)
     gold = Gold(batch.target_BT, batch.target_length_B, policy)
     choices, steps = successors.start(batch), batch.target_BT.shape[1]
     pauses = search_in_parts(model, state, choices, settings, length_B=gold.length_B, steps=steps, gold=gold)

@@ -16,9 +16,8 @@ from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.replay import gold_outputs, in_parts
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
-from argbeam.search.live_rows import host_may_look
 from argbeam.search.score_rules import NEVER, LogprobSum
-from argbeam.search.successors import Successors, allowed_tokens, along_gold, check_gold
+from argbeam.search.successors import Successors, allowed_tokens, along_gold, check_gold_on_host
 from argbeam.search.top_k import best_columns
 
 
@@ -101,8 +100,7 @@ class CrossEntropy(Loss):
 
 def valid_after_gold(successors: Successors, batch: Batch, vocabulary: int) -> Bool[Tensor, "B T V"]:
     """The valid successors of gold's prefixes. Gold is checked on a CPU; elsewhere its tokens count as valid."""
-    if host_may_look(batch.target_BT):
-        check_gold(successors, batch)
+    check_gold_on_host(successors, batch)
     masks = []
     for choices, token_B in along_gold(successors, batch):
         mask_BV = allowed_tokens(choices, vocabulary).expand(len(token_B), -1)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from argbeam.data.batches import Batch
+from argbeam.errors import ConfigError
 from argbeam.losses.contract import Loss, LossOutput
 from argbeam.losses.cross_entropy import per_sentence
 from argbeam.losses.replay import token_logprobs
@@ -19,7 +20,7 @@ from argbeam.models.state import State
 from argbeam.search.score_rules import NEVER, LogprobSum
 from argbeam.search.search import beam_search
 from argbeam.search.stop_rules import StopBest
-from argbeam.search.successors import Choices, Successors
+from argbeam.search.successors import Choices, Successors, check_end_symbol, check_gold_on_host
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Start:
     state: State
     choices: Choices
     limit_B: Int[Tensor, " B"]
+    open_length: bool
 
     @property
     def steps(self) -> int:
@@ -55,6 +57,10 @@ class Sampled:
     size: int
     beam = 0
 
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"Sampled({self.size}): must be at least 1")
+
     def __call__(self, model: Model, start: Start, noise: Noise | None) -> Outputs:
         return sample(
             model,
@@ -73,7 +79,6 @@ class Searched:
     """The `size` best outputs of a beam search with as many places."""
 
     size: int
-    open_length: bool
 
     @property
     def beam(self) -> int:
@@ -88,7 +93,7 @@ class Searched:
             length_B=start.limit_B,
             steps=start.steps,
             rule=LogprobSum(),
-            stop=StopBest() if self.open_length else None,
+            stop=StopBest() if start.open_length else None,
             n_best=self.size,
             end_early=False,
             specials=start.batch.specials,
@@ -101,7 +106,8 @@ class Mrt(Loss):
     """Over the distinct candidates y of a sentence, the sum of Q(y) risk(y) with Q(y) = p(y)^alpha / sum p(y')^alpha.
 
     `alpha` is the sharpness of Q; with `include_gold` gold is a candidate. `successors` are those of the candidates;
-    probabilities are normalised over the whole vocabulary, as they are in decoding.
+    probabilities are normalised over the whole vocabulary, as they are in decoding. In tasks of open length an output
+    may have `extra_length` tokens more than gold.
     """
 
     successors: Successors
@@ -110,6 +116,10 @@ class Mrt(Loss):
     include_gold: bool = True
     risk: Risk = one_minus_sentence_bleu
     extra_length: int = 4
+    open_length: bool = True
+
+    def __post_init__(self) -> None:
+        check_end_symbol(self.successors, open_length=self.open_length)
 
     @property
     def beam(self) -> int:
@@ -119,10 +129,11 @@ class Mrt(Loss):
         return self
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        batch, limit_B = with_room(batch, self.extra_length)
+        check_gold_on_host(self.successors, batch, open_length=self.open_length)
+        batch, limit_B = with_room(batch, self.extra_length if self.open_length else 0)
         gold_BT, gold_length_B = batch.target_BT, batch.target_length_B
         state = model.encode(batch, noise)
-        start = Start(batch, state, self.successors.start(batch), limit_B)
+        start = Start(batch, state, self.successors.start(batch), limit_B, self.open_length)
         outputs = self.candidates(model, start, noise)
         tokens_BRT, length_BR = outputs.tokens_BRT, outputs.length_BR
         if self.include_gold:

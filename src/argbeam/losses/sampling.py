@@ -15,7 +15,7 @@ from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
 from argbeam.search.score_rules import NEVER
-from argbeam.search.successors import Choices
+from argbeam.search.successors import Choices, check_width
 
 # Sites of random numbers, apart from those of the models: which token, and whether to read it.
 TOKEN_SITE, READ_SITE = 0x5A0001, 0x5A0002
@@ -63,7 +63,7 @@ def drawn_tokens(allowed_1V: Bool[Tensor, "1 V"], noise: Noise, *, steps: int) -
 
 def best_tokens(allowed_1V: Bool[Tensor, "1 V"]) -> Pick:
     """Take the best token of those allowed."""
-    return lambda scores_BV, t: scores_BV.masked_fill(~allowed_1V, NEVER).argmax(-1)
+    return lambda scores_BV, t: _masked(scores_BV, allowed_1V).argmax(-1)
 
 
 @torch.no_grad()
@@ -104,9 +104,10 @@ def random_walks(
     specials: SpecialTokens = STANDARD,
 ) -> Outputs:
     """`sample` without a model: all valid successors are as likely."""
-    zero = torch.zeros((), device=length_B.device)
+    start, zero = choices.allowed(), torch.zeros((), device=length_B.device)
+    scores_BRC = zero.expand(len(length_B), rows, start.shape[1])
     return _walks(
-        lambda token_BR, _: zero, choices, noise, rows=rows, length_B=length_B, steps=steps, specials=specials
+        lambda token_BR, _: scores_BRC, choices, noise, rows=rows, length_B=length_B, steps=steps, specials=specials
     )
 
 
@@ -131,8 +132,7 @@ def _walks(
     for t in range(steps):
         allowed_XC = choices.allowed()  # one row, where it holds for all
         allowed_BRC = allowed_XC.view(-1, rows if len(allowed_XC) > 1 else 1, allowed_XC.shape[1])
-        scores_BRC = scores(token_BR, choices.candidates_BC).expand(batch, rows, allowed_XC.shape[1])
-        column_BR = draw(scores_BRC, allowed_BRC, uniform_BTR[:, t])
+        column_BR = draw(scores(token_BR, choices.candidates_BC), allowed_BRC, uniform_BTR[:, t])
         token_BR = column_BR if choices.candidates_BC is None else choices.candidates_BC.gather(1, column_BR)
         over_BR = over_BR | (t >= length_B[:, None]) | ~allowed_BRC.any(-1)
         token_BR = token_BR.masked_fill(over_BR, specials.pad)
@@ -152,9 +152,15 @@ def draw(
     [0.2, 0.5, 0.3], 0.1 gives column 0, 0.2 gives 1 and 0.9 gives 2. The sums are in float64, where a number below 1
     times the last sum stays below it; a column of probability zero is never the first.
     """
-    probability_XC = scores_XC.masked_fill(~allowed_XC, NEVER).softmax(-1)
+    probability_XC = _masked(scores_XC, allowed_XC).softmax(-1)
     sums_XC = probability_XC.cumsum(-1, dtype=torch.float64)
     return (sums_XC <= uniform_X[..., None] * sums_XC[..., -1:]).sum(-1)
+
+
+def _masked(scores_XC: Float[Tensor, "*X C"], allowed_XC: Bool[Tensor, "..."]) -> Float[Tensor, "*X C"]:
+    """The scores of what is allowed. Successors of another vocabulary are an error."""
+    check_width(scores_XC.shape[-1], allowed_XC.shape[-1])
+    return scores_XC.masked_fill(~allowed_XC, NEVER)
 
 
 def until_end(

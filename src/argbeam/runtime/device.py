@@ -66,6 +66,11 @@ def make_recorder(runtime: Runtime, device: torch.device) -> Recorder | None:
     return CudaRecorder() if device.type == "cuda" and runtime.capture else None
 
 
+def host_may_look(x: Tensor) -> bool:
+    """Whether shapes may depend on values: on a GPU the host would have to wait, and nothing could be captured."""
+    return not x.is_cuda
+
+
 def kernels_usable(*tensors: Tensor) -> bool:
     """Whether kernels can take these tensors: float32 or integers on the current CUDA device, and Triton installed."""
     if not (TRITON_INSTALLED and _KERNELS_WANTED):

@@ -41,11 +41,6 @@ class Live:
         return self.beam_rows == len(self.places.place_X)
 
 
-def host_may_look(x: Tensor) -> bool:
-    """Whether shapes may depend on values: on a GPU the host would have to wait, and nothing could be captured."""
-    return not x.is_cuda
-
-
 def first_state(model: Model, state: State, rows_N: Int[Tensor, " N"], *, bos: int, sentences: int) -> State:
     """States of all rows after the start symbol, from one row per sentence; `rows_N` says which."""
     # The rows of a sentence are still the same.

@@ -17,9 +17,10 @@ from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import ConfigError
 from argbeam.models.contract import Model, Scorer, Shortcuts
 from argbeam.models.state import State
+from argbeam.runtime import device as devices
 from argbeam.search.fused_step import kernel_fits, kernel_step
 from argbeam.search.gold import Gold, Verdict, gold_step, gold_tokens, violations_of
-from argbeam.search.live_rows import first_state, host_may_look, live_rows, next_state
+from argbeam.search.live_rows import first_state, live_rows, next_state
 from argbeam.search.recorder import StepSeen
 from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
 from argbeam.search.score_rules import NEVER, ScoreRule
@@ -135,7 +136,7 @@ def search_in_parts(
         raise ConfigError(f"steps = {steps}: must be at least 1, and at least the longest of length_B")
     if gold is not None and settings.rule.valid_only:
         raise ConfigError(f"{settings.rule.name} in a search with gold: it is for decoding; logprob_sum is accepted")
-    batch, on_host = length_B.shape[0], host_may_look(length_B)
+    batch, on_host = length_B.shape[0], devices.host_may_look(length_B)
     if on_host and batch and steps < int(length_B.max()):
         raise ConfigError(f"steps = {steps}: must be at least the longest of length_B, {int(length_B.max())}")
     lanes = settings.beam_size + (gold is not None)  # the gold prefix rides along as the last row

@@ -119,8 +119,7 @@ def ending_within(to_end_NC: Int[Tensor, "#N C"], left_N: Int[Tensor, " N"]) -> 
 def check_gold(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:
     """Raise a DataError if a gold sequence of the batch is not valid: training would aim at what the search forbids.
 
-    With `open_length`, gold must also end in the end symbol. Losses with a search call it on a CPU. It reads the
-    device: on CUDA a training step cannot afford that.
+    With `open_length`, gold must also end in the end symbol. It reads the device.
     """
     if open_length:
         last_B = batch.target_BT.gather(1, (batch.target_length_B - 1).clamp(min=0)[:, None])[:, 0]
@@ -138,6 +137,12 @@ def check_gold(successors: Successors, batch: Batch, *, open_length: bool = Fals
                 f"sentence {int(batch.sentence_B[row])}: gold token {t + 1} (id {int(token_B[row])}) is not a valid "
                 "successor of the tokens before it; the constraint must allow every gold sequence"
             )
+
+
+def check_gold_on_host(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:
+    """`check_gold` for losses: on a CPU alone, since a training step on CUDA cannot afford to read the device."""
+    if devices.host_may_look(batch.target_BT):
+        check_gold(successors, batch, open_length=open_length)
 
 
 def along_gold(successors: Successors, batch: Batch) -> Iterator[tuple[Choices, Int[Tensor, " B"]]]:

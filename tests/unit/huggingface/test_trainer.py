@@ -16,9 +16,9 @@ from argbeam import huggingface
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import EOS
 from argbeam.errors import ConfigError, DataError
-from argbeam.huggingface import adapt, labels
+from argbeam.huggingface import adapt
 from argbeam.huggingface.labels import batch_of
-from argbeam.losses import Bso, bso
+from argbeam.losses import Bso
 from argbeam.losses.mixer import Baseline, Mixer
 from argbeam.models.noise import Noise
 from argbeam.runtime import device as devices
@@ -251,7 +251,7 @@ def test_labels_with_a_gap_are_refused_in_the_first_batch_on_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = trainer_of(tiny("bart"), tmp_path)
-    monkeypatch.setattr(labels, "host_may_look", lambda _: False)
+    monkeypatch.setattr(devices, "host_may_look", lambda _: False)
     trainer.train_dataset = [{**row, "labels": [4, -100, *row["labels"]]} for row in trainer.train_dataset]
     assert "the label -100 between two others" in refusal(trainer.train, error=DataError)
 
@@ -261,7 +261,7 @@ def test_gold_without_its_end_is_refused_where_no_loss_looks_at_it(
 ) -> None:
     """As on a GPU."""
     trainer = trainer_of(tiny("gpt2"), tmp_path)
-    monkeypatch.setattr(bso, "host_may_look", lambda _: False)
+    monkeypatch.setattr(devices, "host_may_look", lambda _: False)
     whole = [{name: ids[:-1] for name, ids in row.items()} for row in trainer.train_dataset]
     trainer.train_dataset = whole
     assert "gold without the end symbol (id 3)" in refusal(trainer.train, error=DataError)
@@ -354,7 +354,7 @@ def test_a_batch_of_an_encoder_decoder_asks_nothing_of_the_device(monkeypatch: p
     """Its widths are the collator's, rounded up; otherwise it is the batch that a CPU makes."""
     model, inputs = adapt(tiny("bart")), collated(rows(causal=False))
     expected = batch_of(inputs, model, multiple=8)
-    monkeypatch.setattr(labels, "host_may_look", lambda _: False)
+    monkeypatch.setattr(devices, "host_may_look", lambda _: False)
     with TapeRecorder().record() as tape:
         found = batch_of(inputs, model, multiple=8)
     tape.replay()

@@ -1,17 +1,20 @@
 """Facts that hold for every loss: an empty batch, the count that divides, the rule of decoding, equal epochs."""
 
+from collections.abc import Callable
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from argbeam.data.batches import make_batch
-from argbeam.data.vocabulary import STANDARD
+from argbeam.data.vocabulary import EOS, STANDARD
 from argbeam.errors import ConfigError, DataError
 from argbeam.losses import Bso, Crf, CrossEntropy, Loss, Mixed, Mixer, Mrt, ScheduledSampling
+from argbeam.losses.apao import Apao
 from argbeam.losses.bso import COSTS, Normalise, cost_in
 from argbeam.losses.mixer import Baseline
-from argbeam.losses.mrt import Sampled
+from argbeam.losses.mrt import Sampled, Searched
 from argbeam.losses.risks import RISKS, risk_in
 from argbeam.losses.scheduled_sampling import Linear
 from argbeam.models.noise import Noise
@@ -98,16 +101,59 @@ def test_a_training_search_that_cannot_be_is_an_error(
             kind(successors, train_beam=train_beam, start_beam=start_beam, epochs_per_beam=epochs)
 
 
-@pytest.mark.parametrize("kind", [Bso, Crf])
-def test_gold_that_no_search_can_reach_is_an_error(kind: type[Bso | Crf]) -> None:
+SEARCHING: dict[str, Callable[..., Loss]] = {
+    "bso": partial(Bso, train_beam=2),
+    "crf": partial(Crf, train_beam=2),
+    "mrt": partial(Mrt, candidates=Sampled(2)),
+    "mrt, searched": partial(Mrt, candidates=Searched(2)),
+}
+
+
+@pytest.mark.parametrize("make", SEARCHING.values(), ids=SEARCHING)
+def test_gold_that_no_search_can_reach_is_an_error(make: Callable[..., Loss]) -> None:
     """A word that is not in the source; one that is not in the vocabulary; no end symbol."""
     model, batch = small_lstm(), make_batch([example_of((4, 5), source=(5, 4)), example_of((4, 6), source=(4, 5))])
+    noise = Noise(1, torch.tensor(0), batch.sentence_B)
     with pytest.raises(DataError, match=r"gold token 2 \(id 6\) is not a valid successor of the tokens before it"):
-        kind(Permutation(), train_beam=2, open_length=False).at(0)(model, batch, None)
+        make(Permutation(), open_length=False).at(0)(model, batch, noise)
     with pytest.raises(DataError, match=r"gold token 2 \(id 6\) is not a valid successor of the tokens before it"):
-        kind(Unconstrained(6, end_symbol=False), train_beam=2, open_length=False).at(0)(model, batch, None)
+        make(Unconstrained(6, end_symbol=False), open_length=False).at(0)(model, batch, noise)
     with pytest.raises(DataError, match=r"^sentence 0: gold without the end symbol \(id 3\) at its end; "):
-        kind(ANYTHING, train_beam=2).at(0)(model, batch, None)
+        make(ANYTHING).at(0)(model, batch, noise)
+    with pytest.raises(ConfigError, match=r"^successors without the end symbol, in a search of open length"):
+        make(Unconstrained(VOCABULARY, end_symbol=False))
+
+
+def test_gold_that_a_constraint_forbids_is_an_error_where_prefixes_compete_with_random_ones() -> None:
+    model, batch = small_lstm(), make_batch([example_of((4, 6), source=(4, 5))])
+    with pytest.raises(DataError, match=r"gold token 2 \(id 6\) is not a valid successor of the tokens before it"):
+        Apao(Permutation())(model, batch, Noise(1, torch.tensor(0), batch.sentence_B))
+
+
+OTHER = Unconstrained(VOCABULARY + 3, end_symbol=True)
+DRAWING: dict[str, Loss] = {
+    "mrt": Mrt(OTHER, Sampled(2)),
+    "mrt, searched": Mrt(OTHER, Searched(2)),
+    "mixer": Mixer(OTHER, BASELINE, 0, 1, 1),
+    "scheduled sampling, sampled": ScheduledSampling(OTHER, Linear(0.5)),
+    "scheduled sampling, best": ScheduledSampling(OTHER, Linear(0.5), sampled=False),
+    "bso": Bso(OTHER, train_beam=2),
+    "crf": Crf(OTHER, train_beam=2),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_successors_of_another_vocabulary_are_an_error(name: str) -> None:
+    model, batch = small_lstm(), make_batch([example_of((4, 5, EOS))])
+    with pytest.raises(
+        ConfigError, match=f"^the successors list {VOCABULARY + 3} tokens, the model scores {VOCABULARY};"
+    ):
+        DRAWING[name].at(2)(model, batch, Noise(1, torch.tensor(0), batch.sentence_B))
+
+
+def test_no_candidates_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"^Sampled\(0\): must be at least 1"):
+        Sampled(0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -92,8 +92,8 @@ def test_a_beam_as_wide_as_the_space_finds_the_whole_space(
     model = small_lstm(VOCABULARY, hidden=3, dropout=0.0)
     batch = make_batch([Example((4, 5, 1), target, 3), Example((5, 1, 4), target, 8)])
     wide, told = (
-        Mrt(successors, candidates, alpha=1.0, include_gold=False, extra_length=extra)
-        for candidates in (Searched(beam, open_length=extra > 0), Given(tuple(space)))
+        Mrt(successors, candidates, alpha=1.0, include_gold=False, extra_length=extra, open_length=extra > 0)
+        for candidates in (Searched(beam), Given(tuple(space)))
     )
     found, expected = wide(model, batch, None), told(model, batch, None)
     assert found.sums["candidates"] == expected.sums["candidates"] == 2 * len(space)

@@ -58,10 +58,10 @@ def test_minimum_risk() -> None:
     assert loss_of({"kind": "mrt"}) == Mrt(anything, Sampled(8), 0.005, True, one_minus_sentence_bleu, 4)
     table = {"kind": "mrt", "size": 3, "alpha": 0.5, "include_gold": False, "extra_length": 1}
     searched = loss_of({**table, "candidates": "beam", "risk": "zero_one"})
-    assert searched == Mrt(anything, Searched(3, open_length=True), 0.5, False, zero_one, 1)
+    assert searched == Mrt(anything, Searched(3), 0.5, False, zero_one, 1)
     ordered = loss_of({**table, "candidates": "beam", "risk": "token_error", "constrained": True}, task="word_ordering")
     constraint = task_of("word_ordering").constraint
-    assert ordered == Mrt(constraint, Searched(3, open_length=False), 0.5, False, token_error, 0)
+    assert ordered == Mrt(constraint, Searched(3), 0.5, False, token_error, 1, False)
 
 
 def test_losses_of_constrained_models() -> None:

@@ -39,7 +39,7 @@ LOSSES: dict[str, Loss] = {
     "scheduled_sampling": ScheduledSampling(ANYTHING, Linear(0.5)),
     "mixer": Mixer(ANYTHING, Baseline(4).double()),
     "mrt, sampled": Mrt(ANYTHING, Sampled(4)),
-    "mrt, searched": Mrt(ANYTHING, Searched(4, open_length=True)),
+    "mrt, searched": Mrt(ANYTHING, Searched(4)),
 }
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from argbeam.data.batches import Batch, BatchPlan, Example, make_batch
+from argbeam.data.vocabulary import EOS
 from argbeam.errors import ArgbeamError
 from argbeam.losses.bso import Bso
 from argbeam.losses.contract import Loss, LossOutput, StepLoss
@@ -73,7 +74,7 @@ LOSSES: dict[str, Loss] = {
     "scheduled sampling": ScheduledSampling(ANYTHING, Linear(0.3)),
     "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
     "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
-    "mrt beam": Mrt(ANYTHING, Searched(3, open_length=True), alpha=0.5, include_gold=False),
+    "mrt beam": Mrt(ANYTHING, Searched(3), alpha=0.5, include_gold=False),
     "mixed": Mixed(replace(CONBSO, successors=FREE, rule=LogprobSum(), margin_per_token=0.1), 0.3),
 }
 
@@ -219,17 +220,18 @@ def fresh(name: str, device: torch.device, settings: ModelSettings = LSTM) -> Lo
     return loss
 
 
-def plan(longest: int = 5) -> BatchPlan:
-    """Eleven sentences of two to five words, of which batches of four make three shapes."""
+def plan(longest: int = 5, loss: Loss | None = None) -> BatchPlan:
+    """Eleven sentences of two to five words, of which batches of four make three shapes; for MRT with end symbols."""
     draw = torch.Generator().manual_seed(2)
     lengths = [2, 2, 2, 2, 3, 3, 3, 3, longest, longest, longest]
     targets = [tuple(torch.randint(4, VOCABULARY, (n,), generator=draw).tolist()) for n in lengths]
-    return BatchPlan([Example(t[::-1], t, i) for i, t in enumerate(targets)], 4, 1, 1, seed=1)
+    end = (EOS,) if isinstance(loss, Mrt) else ()
+    return BatchPlan([Example(t[::-1], t + end, i) for i, t in enumerate(targets)], 4, 1, 1, seed=1)
 
 
 def train(stepper: TrainStep | CapturedStep, loss: Loss, *, epochs: int, longest: int = 5) -> None:
     """Every batch twice an epoch: the first step of a shape is eager."""
-    batches, update = plan(longest), 0
+    batches, update = plan(longest, loss), 0
     for epoch in range(epochs):
         for numbers in 2 * list(batches.epoch(epoch)):
             stepper(loss.at(epoch), batches.batch(numbers), update)
@@ -394,7 +396,7 @@ def test_a_step_whose_loss_or_gradient_is_not_finite_is_counted_and_changes_noth
 def test_a_step_asks_for_no_value_on_the_host(kind: str, name: str) -> None:
     """Every operation of a step, backward included, passes a guard that refuses those whose result the host reads."""
     loss = fresh(name, CPU, KINDS[kind])
-    step, batch = cpu_step(loss, KINDS[kind]), plan().batch([0, 4, 8])
+    step, batch = cpu_step(loss, KINDS[kind]), plan(loss=loss).batch([0, 4, 8])
     with as_on_a_device(), NothingForTheHost():
         for epoch in (0, 2):
             step(loss.at(epoch), batch, epoch)
@@ -476,7 +478,7 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_halves_with_the_same_numb
 ) -> None:
     """To rounding in float64; with one sentence in four rows, the second half is padding alone."""
     losses, (whole, split) = two_exact_steps(name)
-    batch, tried = plan().batch(numbers), list[int]()
+    batch, tried = plan(loss=losses[0]).batch(numbers), list[int]()
     stepper = CapturedStep(split, split.recorder) if captured else split
     for update in range(3):
         whole(losses[0].at(2), batch, update)
@@ -492,7 +494,7 @@ def test_batches_that_make_one_update_have_the_numbers_of_one_batch(name: str, c
     batch alone, and the loss changes between two updates."""
     losses, (whole, parts) = two_exact_steps(name)
     stepper = CapturedStep(parts, parts.recorder) if captured else parts
-    batches, three = plan(), [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10]]
+    batches, three = plan(loss=losses[0]), [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10]]
     for update, numbers in enumerate([three, three, three[:1], three, three]):
         whole(losses[0].at(2 * update // 3), batches.batch(list(chain(*numbers))), update)
         for place, part in enumerate(numbers, 1):
