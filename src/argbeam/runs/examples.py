@@ -50,7 +50,12 @@ def check_files(recipe: Recipe) -> None:
     for key, path in named:
         others = (Path(f"{unpacked(path)}{ending}") for ending in COMPRESSIONS)
         hint = next((f", but {other.name} is there" for other in others if os.path.exists(other)), "")  # noqa: PTH110
-        check_there(path, f"{key} names it{hint}")
+        check_there(path, f"{key} names it{hint}" if hint or not key.startswith("data.") else named_by(key))
+
+
+def named_by(key: str) -> str:
+    """The end of an error about a data file that is not where the recipe has it."""
+    return f"{key} names it; --data DIR says where the data is now"
 
 
 def lines_with_tab(recipe: Recipe) -> Iterator[str]:

@@ -86,8 +86,11 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
         for line, file in zip(part.rejected, part.damaged, strict=True):
             aside = set_aside(folder / name / file)
             notices.append(f"{line}; renamed to {aside.name}, the checkpoint before it is used")
-    if found.checkpoint is None and (folder / layout.RECORDS).exists():
+    recorded = (folder / layout.RECORDS).exists()
+    if found.checkpoint is None and recorded:
         notices.append(f"{folder}: no checkpoint is there; training starts from the beginning")
+    if found.checkpoint is not None and not recorded:
+        notices.append(f"{folder}: {layout.RECORDS} is gone; reports will lack the epochs before this one")
     return Resumption(False, notices, found.checkpoint, _digests_of(found.checkpoint))
 
 

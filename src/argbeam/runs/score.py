@@ -15,6 +15,7 @@ from argbeam.metrics.outputs import Statistics
 from argbeam.metrics.significance import compare_attachment, compare_bleu, compare_statistics, p_text
 from argbeam.reports.progress import counting, note
 from argbeam.reports.table import signature_line, table
+from argbeam.runs.examples import named_by
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
 from argbeam.settings.data import beyond_beam
@@ -147,7 +148,7 @@ def _check_files(run: Run, split: str) -> None:
     """The files of the split must be where the recipe has them."""
     for key, path in named_files(run.recipe.data):
         if key.startswith(f"data.{split}"):
-            check_there(path, f"{key} names it; --data DIR says where the data is now")
+            check_there(path, named_by(key))
 
 
 def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[str, Any]) -> None:

@@ -240,9 +240,9 @@ UNTRAINABLE = """
 text.min_count=9 => ConfigError => text.min_count = 9: no word of the training data occurs so often; lower text.min_count
 text.min_length=7 => DataError => no training sentence is left (6 too short); text.min_length = 7 and text.max_length = 60 say which lengths are taken
 decode.max_words=2 => DataError => dev, sentence 1: 3 words; decode.max_words = 2 is the most that is decoded
-data.train=["train.txt", "no"] => DataError => {data}/no: no such file; data.train names it
-data.dev=["dev.txt", "no"] => DataError => {data}/no: no such file; data.dev names it
-data.test=["dev.txt", "no"] => DataError => {data}/no: no such file; data.test names it
+data.train=["train.txt", "no"] => DataError => {data}/no: no such file; data.train names it; --data DIR says where the data is now
+data.dev=["dev.txt", "no"] => DataError => {data}/no: no such file; data.dev names it; --data DIR says where the data is now
+data.test=["dev.txt", "no"] => DataError => {data}/no: no such file; data.test names it; --data DIR says where the data is now
 data.train=["packed"] => DataError => {data}/packed: no such file; data.train names it, but packed.gz is there
 model.vectors=no.vec => DataError => {data}/no.vec: no such file; model.vectors (none: "") names it
 start={whole} & model.hidden=7 & text.fold_digits=true & model.dropout=0.1 => ConfigError => start = {whole}: that run differs in text.fold_digits: false -> true; model.hidden: 6 -> 7
@@ -368,6 +368,16 @@ def test_without_a_good_checkpoint_a_run_is_not_started_again(whole: Whole, tmp_
     said = list(texts(finish(recipe, tmp_path)))
     assert said[0] == f"{tmp_path}: no checkpoint is there; training starts from the beginning"
     assert_same_end(tmp_path, whole[1])
+
+
+def test_a_run_without_its_records_resumes_and_says_what_reports_will_lack(whole: Whole, tmp_path: Path) -> None:
+    recipe, undisturbed = whole
+    stop_after(recipe, tmp_path, 5)
+    (tmp_path / "records.jsonl").unlink()
+    said = list(texts(finish(recipe, tmp_path)))
+    assert said[0] == f"{tmp_path}: records.jsonl is gone; reports will lack the epochs before this one"
+    assert said[1].startswith(f"{tmp_path}: resuming from update 5 ")
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
