@@ -1,7 +1,7 @@
 """Beam-search optimization (Wiseman & Rush 2016, section 4): search, find violations, push gold above its rivals."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Protocol
@@ -13,7 +13,7 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError
 from argbeam.losses.contract import LossOutput
-from argbeam.losses.replay import replay, since_restart
+from argbeam.losses.replay import replay, segment_begins, since_restart
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
@@ -29,6 +29,7 @@ Cost = Callable[[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]], F
 """A cost of rivals: `cost(rival_BT, gold_BT, violation_BT)` is read at the violations, each of which ends a segment."""
 
 DECILES = 10
+_BY_TENTH = ("words", "violations")
 # Searched and replayed scores differ by less, relative to their size, in any precision.
 _ROUNDING = 0.02
 
@@ -166,26 +167,30 @@ class BsoStep:
         broken_BT = behind_BT.isnan() & (position_T < batch.target_length_B[:, None])
         if bso.rule.adds_up:
             behind_BT = since_restart(behind_BT, violation_BT)
-        growth_BT = bso.margin_per_token * since_restart(torch.ones_like(behind_BT), violation_BT)
-        differs = _differences(found, (behind_BT + growth_BT).detach())
+        growth_BT: Tensor | float = 0.0
+        if bso.margin_per_token:
+            tokens_BT = position_T + 1 - segment_begins(violation_BT)
+            growth_BT = bso.margin_per_token * tokens_BT.to(behind_BT.dtype)
+        differs_BT = _differences(found, (behind_BT + growth_BT).detach())
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
         behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
-        cost_BT = bso.cost_scale * cost_in(bso.cost, behind_BT.dtype)(rival_BT, gold_BT, violation_BT)
-        # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
-        cost_BT = torch.where(violation_BT, cost_BT, 0.0)
-        loss_BT = cost_BT.to(behind_BT.dtype) * (bso.margin + growth_BT + behind_BT)
+        loss_BT = (bso.margin + growth_BT) + behind_BT
+        if bso.cost is not zero_one:
+            cost_BT = cost_in(bso.cost, behind_BT.dtype)(rival_BT, gold_BT, violation_BT)
+            # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
+            loss_BT = torch.where(violation_BT, cost_BT, 0.0).to(loss_BT.dtype) * loss_BT
         # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
-        total = torch.where(violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
-        out = searched_output(total, bso.normalise, found, batch.target_length_B, restarts=policy.restarts)
-        return replace(out, sums={**out.sums, "replay_differs": differs.to(total.dtype)})
+        total = bso.cost_scale * torch.where(violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
+        length_B, marks = batch.target_length_B, {"replay_differs": differs_BT}
+        return searched_output(total, bso.normalise, found, length_B, restarts=policy.restarts, marks=marks)
 
 
-def _differences(found: Violations, behind_BT: Float[Tensor, "B T"]) -> Int[Tensor, ""]:
+def _differences(found: Violations, behind_BT: Float[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
     """Violations whose replayed scores are not those of the search, up to rounding: the model is not one network."""
     gold_BT, rival_BT = found.gold_score_BT, found.rival_score_BT
     gap_BT = (rival_BT - gold_BT - behind_BT).abs()
     far_BT = gap_BT > _ROUNDING * (1 + gold_BT.abs() + rival_BT.abs())
-    return (far_BT & found.violation_BT & ~found.rival_is_gold_BT).sum()
+    return far_BT & found.violation_BT & ~found.rival_is_gold_BT
 
 
 def curriculum_beam(epoch: int, *, start: int, end: int, epochs_per_beam: int) -> int:
@@ -208,33 +213,42 @@ def search_with_gold(
 
 
 def searched_output(
-    total: Float[Tensor, ""], normalise: Normalise, found: Violations, length_B: Int[Tensor, " B"], *, restarts: bool
+    total: Float[Tensor, ""],
+    normalise: Normalise,
+    found: Violations,
+    length_B: Int[Tensor, " B"],
+    *,
+    restarts: bool,
+    marks: Mapping[str, Bool[Tensor, "B T"]] | None = None,
 ) -> LossOutput:
-    """The loss with sums about the search.
+    """The loss with sums about the search, and the numbers of tokens that `marks` mark.
 
     `*_by_tenth` are counts by tenths of the sentence. Without restarts: sentences that lost gold before their end, and
-    tokens up to there.
+    tokens up to there. All counts are made together: each operation of its own is a launch on a GPU.
     """
-    violation_BT, dtype = found.violation_BT, total.dtype
+    violation_BT, real_B = found.violation_BT, length_B > 0
     position_T = torch.arange(violation_BT.shape[1], device=length_B.device)
+    masks = {
+        "words": position_T < length_B[:, None],
+        "violations": violation_BT,
+        "rival_is_gold": found.rival_is_gold_BT,
+        "rival_ended": found.rival_ended_BT,
+        **(marks or {}),
+    }
     tenth_BT = (DECILES * position_T // length_B.clamp(min=1)[:, None]).clamp(max=DECILES - 1)
     hot_BTD = tenth_BT[..., None] == torch.arange(DECILES, device=length_B.device)
-    real_BT = position_T < length_B[:, None]
-    # Segments that end in a violation hold the tokens up to the last violation of the sentence.
-    segments_B = torch.where(violation_BT, position_T + 1, 0).amax(1)
-    counts = {
-        "sentences": (length_B > 0).sum(),
-        "words": length_B.sum(),
-        "violations": violation_BT.sum(),
-        "rival_is_gold": found.rival_is_gold_BT.sum(),
-        "rival_ended": found.rival_ended_BT.sum(),
-        "segment_words": segments_B.sum(),
-        "gold_on_beam": (found.gold_on_beam_B & (length_B > 0)).sum(),
-        "violations_by_tenth": (hot_BTD & violation_BT[..., None]).sum((0, 1)),
-        "words_by_tenth": (hot_BTD & real_BT[..., None]).sum((0, 1)),
+    by_tenth_MD = (torch.stack(list(masks.values()))[..., None] & hot_BTD).sum((1, 2)).to(total.dtype)
+    by_sentence = {
+        "sentences": real_B,
+        # Segments that end in a violation hold the tokens up to the last violation of the sentence.
+        "segment_words": (violation_BT * (position_T + 1)).amax(1),
+        "gold_on_beam": found.gold_on_beam_B & real_B,
     }
     if not restarts:
-        counts["stopped_early"] = (found.stop_B < length_B - 1).sum()
-        counts["stop_words"] = (found.stop_B + 1).minimum(length_B).sum()
-    sums = {"loss": total.detach()} | {name: count.to(dtype) for name, count in counts.items()}
+        by_sentence["stopped_early"] = found.stop_B < length_B - 1
+        by_sentence["stop_words"] = (found.stop_B + 1).minimum(length_B)
+    counts_C = torch.stack(list(by_sentence.values())).sum(1).to(total.dtype)
+    sums = {"loss": total.detach()} | dict(zip(by_sentence, counts_C.unbind(), strict=True))
+    sums |= dict(zip(masks, by_tenth_MD.sum(1).unbind(), strict=True))
+    sums |= {f"{name}_by_tenth": by_tenth_MD[place] for place, name in enumerate(masks) if name in _BY_TENTH}
     return LossOutput(total, normalise.count(sums["sentences"], sums["words"]), sums)

@@ -115,10 +115,13 @@ def since_restart(score_BT: Float[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"
     Scores [1, 2, 3, 4] with a restart at the second column have the sums [1, 3, 3, 7].
     """
     sum_BX = F.pad(score_BT.cumsum(1), (1, 0))
-    first_T = torch.arange(1, score_BT.shape[1] + 1, device=score_BT.device)
-    # Column t's segment begins after the last restart among the columns before t.
-    begin_BT = shifted(torch.where(restart_BT, first_T, 0), 0).cummax(1).values
-    return sum_BX[:, 1:] - sum_BX.gather(1, begin_BT)
+    return sum_BX[:, 1:] - sum_BX.gather(1, segment_begins(restart_BT))
+
+
+def segment_begins(restart_BT: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """The first column of each column's segment: behind the last restart among the columns before it."""
+    next_T = torch.arange(1, restart_BT.shape[1] + 1, device=restart_BT.device)
+    return shifted(restart_BT * next_T, 0).cummax(1).values
 
 
 def in_parts(of_rows: Callable[..., Tensor], *rows: Shaped[Tensor, "X ..."]) -> Float[Tensor, "X ..."]:

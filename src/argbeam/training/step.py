@@ -26,7 +26,7 @@ class Sums:
         for name, value in sums.items():
             if name not in self.values:
                 self.values[name] = torch.zeros_like(value)
-            self.values[name] += value
+        torch._foreach_add_([self.values[name] for name in sums], list(sums.values()))
 
     def clear(self) -> None:
         """Back to zero, in place: captured steps add to these very tensors."""
@@ -130,14 +130,8 @@ class TrainStep:
     def _update(self, found: BatchGradients) -> None:
         norm = self.optimizer.step(found.gradients, total=found.total, count=found.divisor)
         finite = norm.isfinite()
-        self.sums.add(
-            {
-                **{name: torch.where(finite, value, 0.0) for name, value in found.sums.items()},
-                "norm": torch.where(finite, norm, 0.0),
-                "updates": torch.ones_like(norm),
-                "not_finite": (~finite).to(norm.dtype),
-            }
-        )
+        counted = _where_finite(finite, {**found.sums, "norm": norm})
+        self.sums.add({**counted, "updates": torch.ones_like(norm), "not_finite": (~finite).to(norm.dtype)})
         run = torch.where(finite, 0, self.streak[0] + 1)
         self.streak.copy_(torch.stack([run, torch.maximum(run, self.streak[1])]))
 
@@ -173,3 +167,10 @@ class TrainStep:
             sums={name: value.to(total.dtype) for name, value in sums.items()},
             divided=out.count is not None,
         )
+
+
+def _where_finite(finite: Tensor, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sums of an update that was made, zeros of one that was left out; all of them at once, as they are many."""
+    kept = torch.where(finite, torch.cat([value.flatten() for value in sums.values()]), 0.0)
+    parts = torch.split(kept, [value.numel() for value in sums.values()])
+    return {name: part.view_as(value) for (name, value), part in zip(sums.items(), parts, strict=True)}
