@@ -14,10 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from argbeam.data.vocabulary import SpecialTokens, one_of
+from argbeam.runtime import device as devices
 from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
 from argbeam.search.top_k import TokenScores
+
+if devices.TRITON_INSTALLED:
+    from argbeam.search.segment_kernel import segments
 
 
 class Policy(Protocol):
@@ -233,6 +237,8 @@ def segment_tokens(
 
     A violation ends a segment: the beam after it is gold's prefix alone.
     """
+    if devices.kernels_usable(beams.tokens_TBJ, gold_BT, place_TBN):
+        return segments(beams.tokens_TBJ, beams.parents_TBJ, gold_BT, end_TB, place_TBN)
     columns: list[Tensor] = []
     place_BN = torch.zeros_like(place_TBN[0])
     for t in reversed(range(len(end_TB))):

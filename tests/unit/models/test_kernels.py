@@ -27,8 +27,8 @@ from argbeam.models.recurrence.steps import PlainSteps
 from argbeam.runtime import device as devices
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
-from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step
-from argbeam.search.result import Beam
+from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step, segment_tokens
+from argbeam.search.result import Beam, Beams
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
@@ -481,6 +481,25 @@ def test_a_training_step_of_a_transformer_with_kernels_is_the_plain_one(monkeypa
         found, gradients, _ = _gradients(loss, model, batch)
     assert_close(found, plain)
     assert_close(gradients, plain_gradients)
+
+
+@pytest.mark.parametrize(("steps", "batch", "kept", "read"), [(1, 1, 2, 1), (7, 3, 2, 1), (12, 5, 6, 1), (9, 4, 5, 5)])
+def test_segments_are_read_back_as_by_plain_steps(
+    steps: int, batch: int, kept: int, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gold and ends lie in memory as losses have them: sentence by sentence, read across."""
+    draw = torch.Generator().manual_seed(steps)
+    tokens_TBJ, parents_TBJ = (torch.randint(high, (steps, batch, kept), generator=draw) for high in (50, kept))
+    place_TBN = torch.randint(kept, (read, batch, steps), generator=draw).permute(2, 1, 0)
+    end_BT = torch.rand(batch, steps, generator=draw) < 0.3
+    gold_BT = torch.randint(50, (batch, steps + 2), generator=draw)[:, :steps]
+    given = [x.to(DEVICE) for x in (gold_BT, end_BT.T, place_TBN)]
+    beams = Beams(tokens_TBJ.to(DEVICE), parents_TBJ.to(DEVICE), torch.zeros(steps, batch, kept, device=DEVICE))
+    found = []
+    for usable in (False, True):
+        monkeypatch.setattr(devices, "kernels_usable", lambda *_, usable=usable: usable)
+        found.append(segment_tokens(beams, *given))
+    assert found[0].shape == (batch, read, steps) and torch.equal(*found)
 
 
 def _gradients(

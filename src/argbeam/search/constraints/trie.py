@@ -38,12 +38,16 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 @dataclass(frozen=True)
 class TrieTables:
-    """A trie on one device. No prefix of t tokens has more successors than `widths[t]`, a power of two."""
+    """A trie on one device. No prefix of t tokens has more successors than `widths[t]`, a power of two.
+
+    Behind the last edge tokens and distances have zeros for the widest node, so that a list may run over the end.
+    """
 
     first_X: Int[Tensor, " X"]
-    token_E: Int[Tensor, " E"]
+    place_W: Int[Tensor, " W"]  # 0 1 2 ..., as many as the widest node has
+    token_Y: Int[Tensor, " Y"]
     key_E: Int[Tensor, " E"]  # node * V + token of each edge: in order, for a binary search
-    to_end_E: Int[Tensor, " E"]  # the fewest tokens to the end of an entry, that of the edge included
+    to_end_Y: Int[Tensor, " Y"]  # the fewest tokens to the end of an entry, that of the edge included
     child_DV: Int[Tensor, "D V"]
     to_end_DV: Int[Tensor, "D V"]
     dense_levels: int
@@ -172,8 +176,11 @@ class Trie:
 
         # Kernels come in sizes of powers of two: few sizes for many levels.
         rounded = tuple(power_of_two(max(1, width)) for width in widths)
-        of_edges = (table(self.first_X), table(self.token_E), table(key_E), table(to_end_E))
-        return TrieTables(*of_edges, table(child_DV), table(to_end_DV), dense_levels, rounded)
+        place_W = np.arange(max(rounded), dtype=np.int32)
+        token_Y, to_end_Y = (np.pad(array_E, (0, len(place_W))) for array_E in (self.token_E, to_end_E))
+        of_edges = (table(token_Y), table(key_E), table(to_end_Y))
+        of_nodes = (table(self.first_X), table(place_W))
+        return TrieTables(*of_nodes, *of_edges, table(child_DV), table(to_end_DV), dense_levels, rounded)
 
     def _to_end(self) -> IntArray:
         """The fewest tokens from each node to the end of an entry, from the last level to the first."""
@@ -236,12 +243,10 @@ class TrieChoices:
     def _successors(self) -> Listed:
         """The tokens of the edges of each prefix's node."""
         tables = self.tables
-        place_W = torch.arange(tables.width(self.depth), dtype=torch.int32, device=self.node_N.device)
-        edges_NW = tables.first_X[self.node_N][:, None] + place_W
-        real_NW = edges_NW < tables.first_X[self.node_N + 1][:, None]
-        edges_X = edges_NW.clamp(max=len(tables.token_E) - 1).flatten()
-        tokens_NW = tables.token_E.index_select(0, edges_X).view_as(real_NW)
-        return Listed(tokens_NW.long(), real_NW, lambda: tables.to_end_E.index_select(0, edges_X).view(real_NW.shape))
+        span_N2 = tables.first_X.unfold(0, 2, 1)[self.node_N]
+        edges_NW = span_N2[:, :1] + tables.place_W[: tables.width(self.depth)]
+        real_NW = edges_NW < span_N2[:, 1:]
+        return Listed(tables.token_Y[edges_NW].long(), real_NW, lambda: tables.to_end_Y[edges_NW])
 
 
 def _edges(flat_I: IntArray, length_N: IntArray, vocabulary: int) -> tuple[IntArray, IntArray, int]:
