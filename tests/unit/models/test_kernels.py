@@ -160,8 +160,8 @@ def test_masks_of_the_kernel_are_those_of_plain_torch(
 
 @pytest.mark.parametrize(
     ("kind", "rotary", "low"),
-    [(Transformer, False, False), (Transformer, False, True), (TransformerLm, True, False)],
-    ids=["float32", "bf16", "prompt, rotary"],
+    [(Transformer, False, False), (Transformer, False, True), (Transformer, True, True), (TransformerLm, True, False)],
+    ids=["float32", "bf16", "rotary, bf16", "prompt, rotary"],
 )
 def test_a_transformer_s_steps_by_kernels_are_the_plain_ones(
     kind: type[Transformer | TransformerLm], rotary: bool, low: bool, monkeypatch: pytest.MonkeyPatch

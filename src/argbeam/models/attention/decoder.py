@@ -103,16 +103,16 @@ class TransformerDecoder(Stack):
         here, used, lanes = positions.part(time, 1), cache.used, len(tokens_N) // len(cache.prompt_BS)
         first, noise = shared["masks"].each(lambda mask_BTW: mask_BTW[:, time])
         product = partial(kernels.product, lanes=lanes, dtype=working_dtype(weight_VH))
-        position_H = None if self.rotary else here.table_PD[0]
+        position_H, turn_D = (None, here.table_PD[0]) if self.rotary else (here.table_PD[0], None)
         before = (state.hypothesis["slots"], rows_N)
         x_NH, slots_NT = kernels.begin(tokens_N, weight_VH, position_H, first, *before, used=used, lanes=lanes)
         memories = []
         for i, layer in enumerate(self.layers):
-            qkv_NY = here.turn(product(x_NH, layer.own_in, norm=layer.own_norm))
+            qkv_NY = product(x_NH, layer.own_in, norm=layer.own_norm)
             memories.append(cache.writable(i, rows=lanes, dtype=qkv_NY.dtype))
             slots_BAX = memories[i].slots_BAX
             found_NH = kernels.attend_to_slots(
-                qkv_NY, slots_BAX, slots_NT, cache.prompt_BS, used=used, heads=self.heads
+                qkv_NY, slots_BAX, slots_NT, cache.prompt_BS, turn_D, used=used, heads=self.heads
             )
             x_NH = product(found_NH, layer.own_out, mask_BO=noise[i][0], residual_NO=x_NH)
             if sources.slots:

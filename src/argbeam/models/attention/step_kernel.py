@@ -134,20 +134,25 @@ def _product(
 
 
 def attend_to_slots(
-    qkv_NY: Tensor, memory_BAX: Tensor, slots_NT: Tensor, prompt_BS: Tensor, *, used: int, heads: int
-) -> Tensor:
+    qkv_NY: Tensor, memory_BAX: Tensor, slots_NT: Tensor, prompt_BS: Tensor, turn_D: Tensor | None = None,
+    *, used: int, heads: int,
+) -> Tensor:  # fmt: skip
     """Write the new keys and values into the memory, from slot `used` on, and attend to each row's own slots.
 
-    The last of `slots_NT` is the new one. Prompt tokens lie in the first slots, where `prompt_BS` is true.
+    The last of `slots_NT` is the new one. Prompt tokens lie in the first slots, where `prompt_BS` is true. `turn_D`
+    turns the new queries and keys: a rotary position's sines, then cosines.
     """
     (count, width), (batch, prompt) = qkv_NY.shape, prompt_BS.shape
     hidden = width // 3
     assert qkv_NY.is_contiguous() and slots_NT.is_contiguous() and memory_BAX.stride(2) == 1
+    assert turn_D is None or (turn_D.is_contiguous() and len(turn_D) == hidden // heads)
     out_NH = torch.empty(count, hidden, dtype=qkv_NY.dtype, device=qkv_NY.device)
     _attend_to_slots[(count, heads)](
-        qkv_NY, memory_BAX, memory_BAX.stride(0), memory_BAX.stride(1), slots_NT, prompt_BS.contiguous(), out_NH,
+        qkv_NY, memory_BAX, memory_BAX.stride(0), memory_BAX.stride(1), slots_NT, prompt_BS.contiguous(),
+        qkv_NY if turn_D is None else turn_D, out_NH,
         used, count // batch, slots_NT.shape[1], prompt, (hidden // heads) ** -0.5,
-        H=hidden, D=hidden // heads, PROMPT=prompt > 0, BLOCK_D=power_of_two(hidden // heads, 16), BLOCK_T=16,
+        H=hidden, D=hidden // heads, PROMPT=prompt > 0, TURN=turn_D is not None,
+        BLOCK_D=power_of_two(hidden // heads, 16), BLOCK_T=16,
         num_warps=1,
     )  # fmt: skip
     return out_NH
@@ -155,17 +160,30 @@ def attend_to_slots(
 
 @triton.jit(do_not_specialize=["used", "lanes", "steps", "prompts"])
 def _attend_to_slots(
-    qkv, memory, memory_b, memory_a, slots, prompt, out, used, lanes, steps, prompts, factor,
-    H: tl.constexpr, D: tl.constexpr, PROMPT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr,
+    qkv, memory, memory_b, memory_a, slots, prompt, turn, out, used, lanes, steps, prompts, factor,
+    H: tl.constexpr, D: tl.constexpr, PROMPT: tl.constexpr, TURN: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK_D)
     there = d < D
     own = qkv + n * 3 * H + tl.program_id(1) * D + d
-    query = tl.load(own, mask=there, other=0.0).to(tl.float32) * factor
-    key = tl.load(own + H, mask=there, other=0.0)
+    query = tl.load(own, mask=there, other=0.0).to(tl.float32)
+    key = tl.load(own + H, mask=there, other=0.0).to(tl.float32)
     value = tl.load(own + 2 * H, mask=there, other=0.0)
+    if TURN:
+        # Each entry of the left half is turned with that of the right half at its distance, and the other way round.
+        left = d < D // 2
+        apart = tl.where(left, D // 2, -(D // 2))
+        pair = tl.where(left, d, d - D // 2)
+        sine = tl.load(turn + pair, mask=there, other=0.0).to(tl.float32)
+        sine = tl.where(left, -sine, sine)
+        cosine = tl.load(turn + D // 2 + pair, mask=there, other=0.0).to(tl.float32)
+        query = query * cosine + tl.load(own + apart, mask=there, other=0.0).to(tl.float32) * sine
+        key = key * cosine + tl.load(own + H + apart, mask=there, other=0.0).to(tl.float32) * sine
+    query *= factor
     place = memory + (n // lanes) * memory_b + tl.program_id(1) * D + d
+    key = key.to(memory.dtype.element_ty)  # as it is read again
     tl.store(place + (used + n % lanes) * memory_a, key, mask=there)
     tl.store(place + (used + n % lanes) * memory_a + H, value, mask=there)
     # Softmax block by block, from the own token on, which is never masked.
