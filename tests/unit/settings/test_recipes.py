@@ -22,7 +22,7 @@ RECIPES = shipped_recipes()
 ENDINGS = {"text": "txt", "conllu": "conllu", "conllx": "conllx", "tsv": "tsv", "source": "src", "target": "tgt"}
 SMALL = ("text.min_count=1", "batch.size=2", "runtime.device=cpu")
 SIZES = {
-    "transformer": ("model.hidden=6", "model.heads=2", "model.feed_forward=5", "model.layers=1"),
+    "transformer": ("model.hidden=8", "model.heads=2", "model.feed_forward=5", "model.layers=1"),
     "lstm": ("model.hidden=6", "model.embedding=5"),
 }
 
@@ -49,7 +49,7 @@ def two_updates(recipe: Path, folder: Path) -> Recipe:
             part = short_sentences(f"{split}{number}", 4 // len(paths) if split == "train" else 1)
             _write(folder / path, FORMATS[ENDINGS[side or loaded.data.kind]](part))
     if loaded.model.vectors:
-        width = 5 if sizes == SIZES["lstm"] else 6
+        width = 5 if sizes == SIZES["lstm"] else 8
         _write(folder / loaded.model.vectors, f"2 {width}\n. {'1 ' * width}\nela {'2 ' * width}\n")
     return load_recipe(recipe, [*overrides, f"data.root={folder}"])
 
