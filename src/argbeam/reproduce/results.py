@@ -1,6 +1,5 @@
 """Scores by table, system, beam and seed; gains over a reference; and tests of their significance."""
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -178,9 +177,9 @@ TestKey = tuple[int, TestedRun, TestedRun]
 
 @dataclass(frozen=True)
 class SignificanceRow:
-    """A line of tests.jsonl."""
+    """A line of tests.jsonl. Early versions wrote the key as text."""
 
-    key: Json[TestKey]
+    key: TestKey | Json[TestKey]
     p: dict[str, float]
     signatures: dict[str, str]
 
@@ -201,7 +200,7 @@ class Significance:
             signatures = {part: test.signature for part, test in tests.items()}
             self._tests[key] = SignificanceRow(key, p, signatures)
             sides = [(side.run, side.scoring.text, side.scores) for side in key[1:]]
-            append_record(path, {"key": json.dumps([key[0], *sides]), "p": p, "signatures": signatures})
+            append_record(path, {"key": [key[0], *sides], "p": p, "signatures": signatures})
 
     def p_value(self, row: RowResult, reference: RowResult, part: str, beam: int) -> float | None:
         """The largest p of the seeds' tests; None where one is missing or seeds gain in different directions."""

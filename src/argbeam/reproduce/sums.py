@@ -68,24 +68,28 @@ _LSTM_PARSING = (
 )
 
 
-def _transformer_translation(variant: str = "", *sets: str) -> tuple[System, ...]:
-    """The model of log-probabilities is searched in two ways: its own, and that of servers (refilled, by length)."""
+def _transformer_translation(variant: str = "", *sets: str, logprobs: tuple[str, ...] = ()) -> tuple[System, ...]:
+    """The model of log-probabilities is searched in two ways: its own, and that of servers (refilled, by length).
+
+    `logprobs` are further overrides of that model.
+    """
     names = ("cross_entropy", "bso", "bso_logprob")
-    baseline, scores, logprobs = (f"transformer/translation_{name}" for name in names)
+    baseline, scores, logprob = (f"transformer/translation_{name}" for name in names)
+    further = (*sets, *logprobs)
     return (
         System(_TRANSFORMER[0], baseline, variant, sets),
         System(_TRANSFORMER[1], baseline, variant, sets, by_length=True),
         System("BSO, sums of scores", scores, variant, sets),
-        System("BSO, sums of log-probabilities", logprobs, variant, sets),
-        System("BSO, sums of log-probabilities, by length", logprobs, variant, sets, by_length=True, stop="best"),
+        System("BSO, sums of log-probabilities", logprob, variant, further),
+        System("BSO, sums of log-probabilities, by length", logprob, variant, further, by_length=True, stop="best"),
     )
 
 
-def _transformer_constrained(task: str) -> tuple[System, ...]:
+def _transformer_constrained(task: str, variant: str = "", *sets: str) -> tuple[System, ...]:
     return (
-        System(_TRANSFORMER[0], f"transformer/{task}_cross_entropy"),
-        System("ConBSO, sums of scores", f"transformer/{task}_conbso"),
-        System("ConBSO, sums of log-probabilities", f"transformer/{task}_conbso_logprob"),
+        System(_TRANSFORMER[0], f"transformer/{task}_cross_entropy", variant, sets),
+        System("ConBSO, sums of scores", f"transformer/{task}_conbso", variant, sets),
+        System("ConBSO, sums of log-probabilities", f"transformer/{task}_conbso_logprob", variant, sets),
     )
 
 
@@ -114,8 +118,21 @@ def _present(references: tuple[str, ...], rows: tuple[System, ...]) -> tuple[str
     return tuple(label for label in references if label in {row.label for row in rows})
 
 
+# Positions added to the vectors, with the epochs, rates and beams that were measured with them.
+_SINUSOIDAL = "sinusoidal"
+_ADDED = ('model.positions="sinusoidal"',)
+_ADDED_LOGPROBS = ("stages.bso.epochs=10", "stages.bso.optimizer.rate=0.0005")
+_ADDED_PARSING = (
+    *_ADDED,
+    "stages.cross_entropy.epochs=30",
+    "stages.bso.epochs=14",
+    "stages.bso.batch.size=64",
+    'stages.bso.optimizer.schedule="constant"',
+    "stages.bso.loss.start_beam=2",
+    "stages.bso.loss.margin_per_token=0",
+)
 # Five times the pairs of Multi30k: fewer epochs are more updates.
-_TATOEBA_EPOCHS = ("stages.cross_entropy.epochs=12", "stages.bso.epochs=6")
+_TATOEBA_EPOCHS = (*_ADDED, "stages.cross_entropy.epochs=12", "stages.bso.epochs=6")
 _SUMS_TABLES = _tables(
     "sums",
     "LSTM with sums",
@@ -138,16 +155,26 @@ _TRANSFORMER_TABLES = _tables(
         "tatoeba": _transformer_translation("tatoeba", *_TATOEBA_EPOCHS),
     },
 )
+_SINUSOIDAL_TABLES = _tables(
+    "transformer_sinusoidal",
+    "Transformer with sinusoidal positions",
+    _TRANSFORMER,
+    {
+        "translation": _transformer_translation(_SINUSOIDAL, *_ADDED, logprobs=_ADDED_LOGPROBS),
+        "parsing": _transformer_constrained("parsing", _SINUSOIDAL, *_ADDED_PARSING),
+    },
+)
 _MRT_TABLES = _tables(
     "transformer_mrt",
     "Transformer, minimum risk",
     _TRANSFORMER,
     {task: _minimum_risk(task) for task in ("translation", "word_ordering", "parsing")},
 )
-FURTHER = (*_SUMS_TABLES, *_TRANSFORMER_TABLES, *_MRT_TABLES, *CONSTRAINT_TABLES)
+FURTHER = (*_SUMS_TABLES, *_TRANSFORMER_TABLES, *_SINUSOIDAL_TABLES, *_MRT_TABLES, *CONSTRAINT_TABLES)
 GROUPS = {
     "sums": _SUMS_TABLES,
     "transformer": (*_TRANSFORMER_TABLES, *_MRT_TABLES),
+    "transformer_sinusoidal": _SINUSOIDAL_TABLES,
     "transformer_mrt": _MRT_TABLES,
     **CONSTRAINT_GROUPS,
 }
