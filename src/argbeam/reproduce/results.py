@@ -193,7 +193,10 @@ class Significance:
         rows = read_rows(path, SignificanceRow, fix=fix) if path.exists() else []
         self._tests = {row.key: row for row in rows}
         wanted = (key for table in tables for reference in table.references for key in _keys(table, reference))
-        missing = {key: _files(out, key) for key in wanted if key not in self._tests}
+        missing: dict[TestKey, Pair] = {}
+        for key in wanted:
+            if self._test(key) is None and _turned(key) not in missing:
+                missing[key] = _files(out, key)
         made = {key: files for key, files in missing.items() if files[0].exists() and files[1].exists()}
         for key, tests in zip(made, paired_tests(list(made.values())), strict=True):
             p = {part: test.p_value for part, test in tests.items()}
@@ -202,17 +205,21 @@ class Significance:
             sides = [(side.run, side.scoring.text, side.scores) for side in key[1:]]
             append_record(path, {"key": [key[0], *sides], "p": p, "signatures": signatures})
 
+    def _test(self, key: TestKey) -> SignificanceRow | None:
+        """The test of a pair: it is the same one whichever of the two is the system."""
+        return self._tests.get(key) or self._tests.get(_turned(key))
+
     def p_value(self, row: RowResult, reference: RowResult, part: str, beam: int) -> float | None:
         """The largest p of the seeds' tests; None where one is missing or seeds gain in different directions."""
         gains = gain(row, reference, part, beam)
-        tests = [self._tests.get(_key(row, reference, seed, beam)) for seed in gains]
+        tests = [self._test(_key(row, reference, seed, beam)) for seed in gains]
         found = [test.p[part] for test in tests if test is not None and part in test.p]
         one_way = all(one >= 0 for one in gains.values()) or all(one <= 0 for one in gains.values())
         return max(found) if found and one_way and len(found) == len(gains) else None
 
     def signatures(self, table: TableResult, reference: RowResult, part: str) -> list[str]:
         """How the tests of a table's gains over a reference were made."""
-        tests = [self._tests.get(key) for key in _keys(table, reference)]
+        tests = [self._test(key) for key in _keys(table, reference)]
         return list(dict.fromkeys(test.signatures[part] for test in tests if test and part in test.signatures))
 
 
@@ -227,6 +234,10 @@ def _keys(table: TableResult, reference: RowResult) -> Iterator[TestKey]:
 def _key(row: RowResult, reference: RowResult, seed: int, beam: int) -> TestKey:
     ours, theirs = (TestedRun(one.runs[seed], one.scoring, one.by_seed[seed][beam].scores) for one in (row, reference))
     return beam, ours, theirs
+
+
+def _turned(key: TestKey) -> TestKey:
+    return key[0], key[2], key[1]
 
 
 def _files(out: Path, key: TestKey) -> Pair:
