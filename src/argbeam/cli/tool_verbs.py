@@ -34,6 +34,10 @@ def reproduce(
     out: Annotated[Path, folder("--out", "Where runs, records and the report go.")],
     seeds: Annotated[int, number("--seeds", "Runs of each system, with seeds 1, 2, ...", 1)] = 1,
     jobs: Annotated[int, number("--jobs", "Runs side by side; 0: as many as suit the machine.", 0)] = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PATTERN", help="Runs with such names, as '*_bso*.s[12]'; repeatable."),
+    ] = None,
     sets: Sets = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
 ) -> None:
@@ -42,7 +46,7 @@ def reproduce(
     from argbeam.reproduce.campaign import prepare_campaign, run_campaign, show_plan
 
     refuse_group("reproduce")
-    campaign = prepare_campaign(tables or (), data=data, out=out, seeds=seeds, sets=sets or ())
+    campaign = prepare_campaign(tables or (), data=data, out=out, seeds=seeds, sets=sets or (), only=only or ())
     for line in campaign.notes:
         note(line)
     if dry_run:
@@ -52,6 +56,7 @@ def reproduce(
     if signal:
         again: Sequence[Any] = ["reproduce", *(tables or ()), "--data", data, "--out", out, "--seeds", seeds]
         again = [*again, *(["--jobs", jobs] if jobs else []), *options_of(sets)]
+        again += [part for pattern in only or () for part in ("--only", pattern)]
         faults.stopped(command(*again), signal, saved=True)
 
 

@@ -27,7 +27,7 @@ from argbeam.reproduce.folder import (
     write_summaries,
 )
 from argbeam.reproduce.page import write_page
-from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, make_plan, runs_left
+from argbeam.reproduce.plan import PlannedRun, RunPlan, Scoring, asked, make_plan, runs_left
 from argbeam.reproduce.runner import CampaignStep, ShowSteps, find_machine, run_steps
 from argbeam.reproduce.sums import FURTHER, GROUPS, chosen_experiments
 from argbeam.runs.layout import RECIPE, RECORDS, is_trained, lock_folder
@@ -42,13 +42,17 @@ _STATUS_EVERY, _LINE_EVERY = 2.0, 30.0
 
 @dataclass(frozen=True)
 class Campaign:
-    """A command made ready: its plan, its corpora, the arguments of the timing step (empty: none), and notes."""
+    """A command made ready: its plan, its corpora, the arguments of the timing step (empty: none), and notes.
+
+    `only`: patterns of the names of the runs that are asked for; none: all.
+    """
 
     out: Path
     plan: RunPlan
     corpora: tuple[Corpus, ...]
     timing: tuple[str, ...]
     notes: tuple[str, ...]
+    only: tuple[str, ...] = ()
 
     def run_folder(self, name: str) -> Path:
         return self.out / RUNS / name
@@ -60,11 +64,17 @@ class Campaign:
         """The runs to train or score, with their scorings."""
         trained = {run.name for run in self.plan.runs if is_trained(self.run_folder(run.name))}
         scored = {name: found.by_scoring for name, found in self.summaries().items()}
-        return runs_left(self.plan, trained=trained, scored=scored)
+        return runs_left(self.plan, trained=trained, scored=scored, only=self.only)
 
 
 def prepare_campaign(
-    tables: Sequence[str], *, data: str, out: Path, seeds: int = 1, sets: Sequence[str] = ()
+    tables: Sequence[str],
+    *,
+    data: str,
+    out: Path,
+    seeds: int = 1,
+    sets: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> Campaign:
     """Find the corpora and plan the tables; none: those of the paper whose corpora are there. Errors come first."""
     names = [*(one.name for one in (*EXPERIMENTS, *FURTHER)), *GROUPS, TIMING]
@@ -86,8 +96,12 @@ def prepare_campaign(
         raise ConfigError(f"{absent[0].name}: no corpus for it under {data}: {lines}")
     plan = make_plan(planned, found.corpora, seeds=range(1, seeds + 1), folder=out / RUNS, sets=sets)
     corpora = tuple(found.corpora[kind] for kind in dict.fromkeys(one.corpus for one in planned))
-    timing = _timing(data, sets, out / TIMING_FILE) if not tables or TIMING in tables else ()
-    campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found)))
+    timed = (not tables or TIMING in tables) and asked(TIMING, only)
+    timing = _timing(data, sets, out / TIMING_FILE) if timed else ()
+    for pattern in only:
+        if not any(asked(name, [pattern]) for name in (*(run.name for run in plan.runs if run.scorings), TIMING)):
+            raise ConfigError(f"--only {pattern}: none of these tables' runs has such a name; --dry-run lists them")
+    campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found)), tuple(only))
     _check_recipes(campaign)
     return campaign
 
@@ -143,8 +157,8 @@ def work_done(campaign: Campaign, left: Collection[str]) -> tuple[float, int]:
     """The work of the campaign's runs that is done, and all of it. Runs in `left` count by their recorded epochs."""
     done, total = 0.0, 0
     for run in campaign.plan.runs:
-        if not run.scorings and run.name not in left:
-            continue  # a run that others start from, and that none of them needs
+        if run.name not in left and not (run.scorings and asked(run.name, campaign.only)):
+            continue  # not asked for, or a run that others start from and that none of them needs
         total += run.work
         records = campaign.run_folder(run.name) / RECORDS
         if run.name not in left or is_trained(records.parent):
@@ -223,7 +237,7 @@ def _state(campaign: Campaign, run: PlannedRun, found: RunSummary, left: Collect
     if run.scorings and not missing:
         return "done, model elsewhere"
     if run.name not in left:
-        return "not needed"
+        return "not needed" if asked(run.name, campaign.only) else "not asked for"
     return "begun" if (campaign.run_folder(run.name) / RECIPE).exists() else "to do"
 
 

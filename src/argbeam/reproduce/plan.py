@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,25 @@ def make_plan(
     return RunPlan(tuple(runs.values()), tuple(tables))
 
 
+def asked(name: str, only: Sequence[str]) -> bool:
+    """Whether a run's name matches one of the patterns, as shells match files; without patterns every name does."""
+    return not only or any(fnmatchcase(name, pattern) for pattern in only)
+
+
 def runs_left(
-    plan: RunPlan, *, trained: Collection[str], scored: Mapping[str, Collection[Scoring]]
+    plan: RunPlan, *, trained: Collection[str], scored: Mapping[str, Collection[Scoring]], only: Sequence[str] = ()
 ) -> dict[str, tuple[Scoring, ...]]:
     """The runs to train or to score, in the order to start them, with their scorings.
+
+    Of `only`, patterns of names: the runs that match one of them, and those that they start from.
 
     A scored run is done even where its model is elsewhere; a run that others start from is needed for those alone. A
     run that is trained again is also scored again in every way it was before: the old scores are of another training.
     """
-    missing = {run.name: [one for one in run.scorings if one not in scored.get(run.name, ())] for run in plan.runs}
+    missing = {
+        run.name: [one for one in run.scorings if asked(run.name, only) and one not in scored.get(run.name, ())]
+        for run in plan.runs
+    }
     to_train = {run.name for run in plan.runs if missing[run.name] and run.name not in trained}
     to_train |= {run.start for run in plan.runs if run.name in to_train and run.start and run.start not in trained}
     left: dict[str, tuple[Scoring, ...]] = {}

@@ -49,7 +49,7 @@ def test_the_command_line_is_what_it_was() -> None:
         "train": "recipe --out --set --data",
         "decode": "run --input --output --beam --n-best --scores --trace --conll --json --set",
         "evaluate": "run --split --beam --against --no-keep --json --set --data",
-        "reproduce": "tables --data --out --seeds --jobs --set --dry-run",
+        "reproduce": "tables --data --out --seeds --jobs --only --set --dry-run",
         "report": "runs --out",
         "inspect": "run --out --split --input --line --gold --gold-line --beam --limit --attention --against "
         "--set --data",

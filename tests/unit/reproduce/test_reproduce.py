@@ -38,8 +38,8 @@ SMALL = """
 """
 
 
-def prepare(out: Path, *tables: str, sets: Sequence[str] = ()) -> Campaign:
-    return prepare_campaign(tables, data="generated", out=out, sets=[*SMALL.split(), *sets])
+def prepare(out: Path, *tables: str, sets: Sequence[str] = (), only: Sequence[str] = ()) -> Campaign:
+    return prepare_campaign(tables, data="generated", out=out, sets=[*SMALL.split(), *sets], only=only)
 
 
 def start(out: Path, *tables: str) -> Child:
@@ -95,6 +95,19 @@ def states(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> dict[str, 
     count = len(campaign.plan.runs) + bool(campaign.timing)
     assert title == f"{count} runs under {campaign.out / 'runs'}"
     return {line.split()[0]: line.rpartition("  ")[2].strip() for line in lines[:count]}
+
+
+def test_runs_that_are_not_asked_for_are_planned_and_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything = prepare(tmp_path / "out", "costs", "timing")
+    one, other = (run.name for run in everything.plan.runs if run.scorings)
+    asked = prepare(tmp_path / "out", "costs", "timing", only=[one])
+    shown = states(asked, capsys)
+    assert (shown[one], shown[other]) == ("to do", "not asked for") and "timing" not in shown
+    assert work_done(asked, asked.left())[1] < work_done(everything, everything.left())[1]
+    reason = "--only bzo*: none of these tables' runs has such a name; --dry-run lists them"
+    assert refusal(prepare, tmp_path / "out", "costs", error=ConfigError, only=["bzo*"]) == reason
 
 
 def test_what_is_done_here_or_passed_on_is_not_made_again(

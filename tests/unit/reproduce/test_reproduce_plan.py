@@ -100,6 +100,15 @@ def test_only_what_is_not_done_is_left() -> None:
     assert list(everything.items()) == [(pretrain, ()), (bso, (TEST,)), (conbso, (TEST, DEV)), (seq2seq, (TEST,))]
 
 
+def test_runs_asked_for_by_name_come_with_those_they_start_from() -> None:
+    plan = planned(experiment("a", SEQ2SEQ, BSO, CONBSO), seeds=2)
+    by_seed = [[run.name for run in plan.runs if run.recipe.seed == seed] for seed in (1, 2)]
+    (_, pretrain, bso, _), (_, pretrain_2, _, conbso_2) = by_seed
+    left = runs_left(plan, trained=(), scored={}, only=["*-bso.*.s1", "*conbso*2"])
+    assert left == {pretrain: (), bso: (TEST,), pretrain_2: (), conbso_2: (TEST,)}
+    assert runs_left(plan, trained=(), scored={bso: {TEST}}, only=["*-bso.*.s1"]) == {}
+
+
 def test_what_is_scored_is_done_though_its_model_is_elsewhere() -> None:
     """BSO's scores came from another machine: ConBSO is left, with the pre-training it needs. With ConBSO's too, and
     seq2seq's, nothing is left: pre-training is there for others alone."""
