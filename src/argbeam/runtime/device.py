@@ -4,9 +4,11 @@ A kernel does in one launch what its plain torch version does in many. Only modu
 are imported only where it is installed.
 """
 
+import atexit
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -39,7 +41,22 @@ def choose_device(name: str) -> torch.device:
                 "or set runtime.device=cpu"
             )
         torch.cuda.set_device(local)
+        _finish_before_exit()
     return torch.device(name)
+
+
+@cache
+def _finish_before_exit() -> None:
+    """Wait for the GPU when the process ends, after an error too.
+
+    Kernels that outlive their process can fault in CUDA's multi-process service, which then ends its other processes.
+    """
+
+    def finish() -> None:
+        with suppress(RuntimeError):  # of the GPU: it has been reported
+            torch.cuda.synchronize()
+
+    atexit.register(finish)
 
 
 def set_precision(device: torch.device, *, tf32: bool) -> None:

@@ -1,11 +1,14 @@
-"""CPU threads of decoding."""
+"""CPU threads of decoding, and the end of a process with a GPU."""
 
+import atexit
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from argbeam.runtime.device import set_decoding_threads
+from argbeam.runtime import device as devices
+from argbeam.runtime.device import choose_device, set_decoding_threads
 from argbeam.settings import Runtime
 
 
@@ -33,3 +36,23 @@ def test_threads_of_decoding_by_size_and_load(
     assert chosen == [threads, 5]
     set_decoding_threads(Runtime(), torch.device("cuda"), parameters)
     assert len(chosen) == 2
+
+
+def test_a_process_waits_for_its_gpu_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered once; an error of the GPU, which has been reported, is not reported again."""
+    at_exit: list[Callable[[], None]] = []
+    waited: list[int] = []
+
+    def broken() -> None:
+        waited.append(1)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    for name, value in (("is_available", True), ("device_count", 1), ("set_device", None), ("synchronize", None)):
+        monkeypatch.setattr(torch.cuda, name, broken if name == "synchronize" else lambda *_, value=value: value)
+    devices._finish_before_exit.cache_clear()
+    assert choose_device("cuda") == choose_device("auto") == torch.device("cuda")
+    (finish,) = at_exit
+    finish()
+    assert waited == [1]
+    devices._finish_before_exit.cache_clear()
