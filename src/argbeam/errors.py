@@ -5,6 +5,10 @@ import errno
 _LONGEST = 2000  # characters of a message
 # Errors of a write to a full disk, above a quota, or above a file size limit.
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+OUT_OF_MEMORY = (
+    "out of memory; a smaller batch (batch.size, decode.batch) or beam takes less, "
+    "and runtime.store = true keeps training data on disk"
+)
 
 
 def counted(count: int, noun: str) -> str:
@@ -48,3 +52,11 @@ class ToldError(ArgbeamError):
 
 class DeviceError(ArgbeamError):
     """A device that is missing or cannot run the request."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the system or torch has no memory left; torch's allocator of the CPU has no error of its own."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or "can't allocate memory" in str(error)

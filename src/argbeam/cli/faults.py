@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from argbeam.errors import NO_ROOM, ArgbeamError, ToldError
+from argbeam.errors import NO_ROOM, OUT_OF_MEMORY, ArgbeamError, ToldError, is_out_of_memory
 
 # typer exports one of its usage errors; their base has a place of its own in every version.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -100,11 +100,8 @@ def _line_of(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, _UsageError):
         return _usage_line(error)
-    if isinstance(error, MemoryError) or _is_out_of_memory(error):
-        return (
-            "out of memory; a smaller batch (batch.size, decode.batch) or beam takes less, "
-            "and runtime.store = true keeps training data on disk"
-        )
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
     if not isinstance(error, OSError):
         return None
     if error.filename is None and error.errno in _BAD_STREAM:
@@ -112,13 +109,6 @@ def _line_of(error: BaseException) -> str | None:
         return f"cannot write stdout: {error.strerror}"
     names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     return f"{names or 'system'}: {error.strerror or error}"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether the system or torch has no memory left; torch's allocator of the CPU has no error of its own."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _usage_line(error: Any) -> str:

@@ -127,7 +127,10 @@ RunFolder = Annotated[
     str, typer.Argument(metavar="RUN", help="A run folder, or a checkpoint file.", parser=_text("RUN"))
 ]
 RunFolders = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="Run folders; the first is the reference.", parser=_text("RUN"))
+    list[str],
+    typer.Argument(
+        metavar="RUN...", help="Run folders. Gains are over the first one of cross-entropy.", parser=_text("RUN")
+    ),
 ]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="dev or test.", autocompletion=_splits)]
 Host = Annotated[

@@ -36,7 +36,7 @@ def reproduce(
     jobs: Annotated[int, number("--jobs", "Runs side by side; 0: as many as suit the machine.", 0)] = 0,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="PATTERN", help="Runs with such names, as '*_bso*.s[12]'; repeatable."),
+        typer.Option("--only", metavar="PATTERN", help="Runs with such names, as '*bso_logprob*.s[12]'; repeatable."),
     ] = None,
     sets: Sets = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,

@@ -14,8 +14,9 @@ from argbeam.losses.replay import token_logprobs
 from argbeam.losses.sampling import needed, random_walks
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
+from argbeam.runtime import device as devices
 from argbeam.search.score_rules import NEVER
-from argbeam.search.successors import Successors, check_gold_on_host
+from argbeam.search.successors import Successors, check_gold_on_host, check_width
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,14 @@ class Apao(Loss):
         check_gold_on_host(self.successors, batch)
         gold_BT, length_B = batch.target_BT, batch.target_length_B
         tokens_BRT, length_BR = gold_BT[:, None], length_B[:, None]
+        state, choices = model.encode(batch, noise), self.successors.start(batch)
+        if devices.host_may_look(gold_BT) and choices.candidates_BC is None:
+            with torch.no_grad():
+                first = model.step(state, torch.full_like(length_B, batch.specials.bos))
+                check_width(model.scores(model.output(first)[:, None]).shape[2], choices.allowed().shape[1])
         if self.negatives:
             walks = random_walks(
-                self.successors.start(batch),
+                choices,
                 needed(noise, "apao"),
                 rows=self.negatives,
                 length_B=length_B,
@@ -57,7 +63,7 @@ class Apao(Loss):
             length_BR = torch.cat([length_BR, walks.length_BR], 1)
         real_BRT = torch.arange(gold_BT.shape[1], device=length_B.device) < length_BR[..., None]
         real_BRT = real_BRT & real_BRT[:, :1]
-        logprob_BRT = token_logprobs(model, model.encode(batch, noise), tokens_BRT, batch.specials)
+        logprob_BRT = token_logprobs(model, state, tokens_BRT, batch.specials)
         logprob_BRT = torch.where(real_BRT, logprob_BRT, 0.0)
         gold = -logprob_BRT[:, 0].sum()
         prefix = (length_B * self._prefix_losses(tokens_BRT, logprob_BRT, real_BRT, batch.specials)).sum()

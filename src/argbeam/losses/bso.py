@@ -1,5 +1,6 @@
 """Beam-search optimization (Wiseman & Rush 2016, section 4): search, find violations, push gold above its rivals."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -137,6 +138,9 @@ class Bso(SearchesWithGold):
 
     def __post_init__(self) -> None:
         self.check_search()
+        for name in ("margin", "margin_per_token", "cost_scale"):
+            if not math.isfinite(value := getattr(self, name)):
+                raise ConfigError(f"{name} = {value}: must be a finite number")
         if self.margin_per_token and not self.rule.adds_up:
             raise ConfigError(
                 f"margin_per_token = {self.margin_per_token} is for sums; must be 0 with {self.rule.name}"

@@ -163,7 +163,10 @@ def _search_rows(group: Sequence[tuple[RunData, EvaluationRow]]) -> list[SearchR
 
 def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> Table:
     beams = sorted({beam for row in rows for beam in row.by_beam})
-    reference = None if part in _NO_GAIN else _reference(rows)
+    scores = [score for row in rows for score in row.by_beam.values()]
+    sizes = sorted({score.sentences for score in scores})
+    differ = len(sizes) > 1 or len({score.references for score in scores} - {""}) > 1
+    reference = None if differ or part in _NO_GAIN else _reference(rows)
 
     def cell(row: SearchRow, beam: int) -> str:
         if beam not in row.by_beam:
@@ -173,11 +176,9 @@ def _score_table(rows: Sequence[SearchRow], part: str, first: EvaluationRow) -> 
         return f"{value:.2f} ({value - over.scores[part]:+.2f})" if over else f"{value:.2f}"
 
     notes = [f"Gains are over {reference.label}."] if reference else []
-    scores = [score for row in rows for score in row.by_beam.values()]
-    if len(sizes := sorted({score.sentences for score in scores})) > 1:
-        notes.append(f"Not comparable: scored on {' and '.join(map(str, sizes))} sentences; evaluate all runs again.")
-    elif len({score.references for score in scores} - {""}) > 1:
-        notes.append("Not comparable: scored on different sentences; evaluate all runs again.")
+    if differ:
+        on = f"{' and '.join(map(str, sizes))} sentences" if len(sizes) > 1 else "different sentences"
+        notes.append(f"Not comparable: scored on {on}; evaluate all runs again.")
     signatures = [f"{row.label}: {signature_line(vars(list(row.by_beam.values())[-1]))}" for row in rows]
     return Table(
         f"{part_title(part)} on the {first.split} split, {first.task.replace('_', ' ')}",

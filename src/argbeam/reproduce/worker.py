@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from argbeam.bench import BenchShape, bench
 from argbeam.decoding.length_power import best_power, evaluate_powers
-from argbeam.errors import NO_ROOM, ArgbeamError, MemoryShortError
+from argbeam.errors import NO_ROOM, OUT_OF_MEMORY, ArgbeamError, MemoryShortError, is_out_of_memory
 from argbeam.files import append_record, write_atomic
 from argbeam.reproduce.folder import SCORES, read_scores
 from argbeam.reproduce.plan import Scoring
@@ -43,7 +43,11 @@ def main() -> None:
     verb, *arguments = sys.argv[1:]
     try:
         sys.exit({"run": _run, "time": _time}[verb](arguments))
-    except ArgbeamError as error:
+    except (ArgbeamError, MemoryError, OSError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            error = MemoryShortError(OUT_OF_MEMORY)
+        if not isinstance(error, ArgbeamError):
+            raise
         print(f"argbeam: error: {error}", file=sys.stderr)
         sys.exit(exit_code(error))
 

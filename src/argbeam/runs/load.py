@@ -1,7 +1,7 @@
 """A trained run, opened: its model and its task, ready to decode and to score."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Run:
     """A trained model, its task and its search rules.
 
     `stage` names the stage that trained the weights; empty: that of the run it started from, which was not improved on.
-    `weights` is their file in the run folder.
+    `weights` is their file in the run folder, `start_search` what that other run's `trained_search` was.
     """
 
     recipe: Recipe
@@ -60,6 +60,7 @@ class Run:
     weights: str = ""
     group: Group = ALONE
     captured: CapturedSearch | None = None
+    start_search: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: the weights and the vocabulary would be pages."""
@@ -145,18 +146,25 @@ class Run:
         size = self.recipe.decode.batch
         return BatchDecoder(self.model, self.task, self.rule, self.stop, self.device, size, self.group, self.captured)
 
+    @property
+    def trained_search(self) -> dict[str, Any]:
+        """The beam and the successors with which the weights were trained; a beam of 0 without a search."""
+        if not self.stage:
+            return {"train_beam": 0, "successors": "unconstrained", **self.start_search}
+        stage = self.recipe.stages[self.stage]
+        constrained = any(getattr(stage.loss, key, False) for key in ("constrained", "valid_only"))
+        return {"train_beam": last_beam(stage), "successors": "constrained" if constrained else "unconstrained"}
+
     def signature(self, *, split: str, beam: int, evaluation: Evaluation) -> dict[str, Any]:
         """The record of a score: everything that it depends on, and the score."""
-        stage = self.recipe.stages[self.stage] if self.stage else None
-        loss = stage.loss if stage else None
-        constrained = any(getattr(loss, key, False) for key in ("constrained", "valid_only"))
+        trained = self.trained_search
         return {
             "task": self.recipe.task.kind,
             "system": self.recipe.name,
             "split": split,
-            "successors": "constrained" if constrained else "unconstrained",
+            "successors": trained["successors"],
             "decoded": "unconstrained" if isinstance(self.task.constraint, Unconstrained) else "constrained",
-            "train_beam": last_beam(stage) if stage else 0,
+            "train_beam": trained["train_beam"],
             "test_beam": beam,
             "rule": self.rule.name,
             "length_power": self.rule.length_power if isinstance(self.rule, LogprobSum) else 0.0,
@@ -222,6 +230,7 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         stage = found.meta.get("stage", list(recipe.stages)[-1])  # missing in files of version 0.1
         if stage not in ["", *recipe.stages]:
             raise ValueError(f"stage = {stage!r}: the recipe has none of that name")
+        start_search = dict(found.meta["position"].get("start_search", {}))
     task = task_of(recipe, found)
     chosen = devices.choose_device(device or recipe.runtime.device)
     model = network_of(recipe, task).to(chosen)
@@ -230,7 +239,9 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     recorder = devices.make_recorder(recipe.runtime, chosen)
     captured = None if recorder is None else CapturedSearch(recorder)
     weights = f"{found.path.parent.name}/{found.path.name}"
-    return Run(recipe, task, model, rule, stop, chosen, path, stage, weights, captured=captured)
+    return Run(
+        recipe, task, model, rule, stop, chosen, path, stage, weights, captured=captured, start_search=start_search
+    )
 
 
 def network_of(recipe: Recipe, task: Task) -> Network:

@@ -48,10 +48,16 @@ def look_for_all(recipe: Recipe, folder: Path, group: Group) -> Resumption:
     return Resumption(finished, notices, load(folder / layout.CHECKPOINTS / name) if name else None, digests)
 
 
-def check_same(recipe: Recipe, folder: Path, is_open: Callable[[str], bool] = lambda line: False) -> None:
-    """Refuse to resume a run with another recipe than its own, except for differences that are open."""
+def check_same(
+    recipe: Recipe, folder: Path, is_open: Callable[[str], bool] = lambda line: False, saved: Recipe | None = None
+) -> None:
+    """Refuse to resume a run with another recipe than its own, except for differences that are open.
+
+    `saved` is the recipe of its checkpoint: it counts where recipe.json is gone.
+    """
     path = folder / layout.RECIPE
-    lines = difference(read_recipe_json(path), recipe) if path.exists() else []
+    before = read_recipe_json(path) if path.exists() else saved
+    lines = difference(before, recipe) if before else []
     changed = [line for line in lines if not line.startswith(_FREE_TO_CHANGE) and not is_open(line)]
     if changed:
         raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
@@ -68,7 +74,8 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
     if position is not None and position.stage == len(recipe.stages):
         position = None  # version 0.1 saved no state of a stage that was over
     moved = found.checkpoint is None or bool(_digests_of(found.checkpoint))
-    check_same(recipe, folder, lambda line: _is_open(line, recipe, position, moved=moved))
+    saved = _recipe_of(found.checkpoint or model.checkpoint)
+    check_same(recipe, folder, lambda line: _is_open(line, recipe, position, moved=moved), saved)
     further = _trained_further(recipe, model)
     if model.checkpoint is not None and not further:
         said = [f"{folder}: training is finished; nothing to do"]
@@ -96,11 +103,15 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
 
 def _trained_further(recipe: Recipe, model: Latest) -> list[str]:
     """The differences of stages between a finished model and the recipe."""
-    if model.checkpoint is None:
-        return []
-    with interpreting(model.checkpoint.path):
-        trained = recipe_from_json(model.checkpoint.meta["recipe"], where=str(model.checkpoint.path))
-    return [line for line in difference(trained, recipe) if line.startswith("stages.")]
+    trained = _recipe_of(model.checkpoint)
+    return [line for line in difference(trained, recipe) if line.startswith("stages.")] if trained else []
+
+
+def _recipe_of(checkpoint: Checkpoint | None) -> Recipe | None:
+    if checkpoint is None:
+        return None
+    with interpreting(checkpoint.path):
+        return recipe_from_json(checkpoint.meta["recipe"], where=str(checkpoint.path))
 
 
 def _digests_of(checkpoint: Checkpoint | None) -> dict[str, str]:

@@ -172,7 +172,7 @@ def _start(recipe: Recipe) -> Run:
 def _start_position(recipe: Recipe, start: Run | None) -> Position:
     """The position before the first update, with the rules of the weights to start from."""
     if start is not None:
-        return Position(rule=start.rule.name, stop=start.stop.name)
+        return Position(rule=start.rule.name, stop=start.stop.name, start_search=start.trained_search)
     rule, stop = recipe.model.rules
     return Position(rule=rule, stop=stop)
 

@@ -102,6 +102,7 @@ def allowed_tokens(choices: Choices, vocabulary: int) -> Bool[Tensor, "N V"] | B
     """The mask `allowed` over the whole vocabulary, whether the choices list candidates or not."""
     allowed_NC, candidates_BC = choices.allowed(), choices.candidates_BC
     if candidates_BC is None:
+        check_width(vocabulary, allowed_NC.shape[1])
         return allowed_NC
     candidates_NC = candidates_BC.repeat_interleave(len(allowed_NC) // len(candidates_BC), 0)
     # A token may be listed more than once, and be allowed at one of its places only.
@@ -167,7 +168,7 @@ def check_width(scores: int, successors: int) -> None:
     if scores != successors:
         raise ConfigError(
             f"the successors list {successors:,} tokens, the model scores {scores:,}; "
-            "Unconstrained and ShiftReduce take the size of the target vocabulary"
+            "successors are made for the size of the target vocabulary"
         )
 
 

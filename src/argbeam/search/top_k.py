@@ -215,7 +215,9 @@ def score_listed(
     # On a GPU products cost nearly nothing beside the rows that they read, each as wide as the output vector.
     part = output_XH.shape[1] if output_XH.is_cuda else _FEW
     if rule.over_vocabulary or tokens_XW.shape[1] * part > choices.vocabulary:
-        scores_XW = rule.token_scores(scorer, output_XH[None], None)[0].gather(1, tokens_XW)
+        scores_XV = rule.token_scores(scorer, output_XH[None], None)[0]
+        check_width(scores_XV.shape[1], choices.vocabulary)
+        scores_XW = scores_XV.gather(1, tokens_XW)
     else:
         scores_XW = rule.token_scores(scorer, output_XH[:, None], tokens_XW)[:, 0]
     if live is not None:

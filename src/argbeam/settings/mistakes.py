@@ -30,7 +30,9 @@ def first_mistake(
     elif first["type"] != "extra_forbidden" and loc[-1:] == ("[key]",):  # the key is wrong, not its value
         loc = loc[:-1]
     place = _locate(loc, table)
-    if any(place.keys[: len(keys)] == keys for keys in overridden):
+    # An unknown table is a mistake of the key within it.
+    unknown = len(place.keys) if first["type"] == "extra_forbidden" else None
+    if any(place.keys[: len(keys)] == keys[:unknown] for keys in overridden):
         where = "--set"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {_explain(first, place)}{more}"

@@ -18,7 +18,8 @@ class Position:
 
     With the tensors this is its whole state: noise depends on the update only. `rule`, `stop` and `trained_by` belong
     to the weights that the stage started from: the names of their score and stop rule, and the number of the stage that
-    trained them, -1 for another run's and pretrained ones. Without a `rule` the weights are random. `start_dev` and
+    trained them, -1 for another run's and pretrained ones. `start_search` is the search in training of another run's:
+    its beam and successors. Without a `rule` the weights are random. `start_dev` and
     `best_dev` are the dev figures of those weights and of the stage's best epoch, and `tied_epochs` the epochs from the
     first one that was as good to that one.
     """
@@ -36,6 +37,7 @@ class Position:
     rule: str = ""
     stop: str = ""
     trained_by: int = -1
+    start_search: dict[str, Any] = field(default_factory=dict)
     start_dev: dict[str, Any] = field(default_factory=dict)
     best_dev: dict[str, Any] = field(default_factory=dict)
 

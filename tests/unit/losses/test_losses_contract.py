@@ -1,5 +1,6 @@
 """Facts that hold for every loss: an empty batch, the count that divides, the rule of decoding, equal epochs."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from unittest.mock import Mock
@@ -18,6 +19,7 @@ from argbeam.losses.mrt import Sampled, Searched
 from argbeam.losses.risks import RISKS, risk_in
 from argbeam.losses.scheduled_sampling import Linear
 from argbeam.models.noise import Noise
+from argbeam.search.constraints.trie import Trie
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopBest, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
@@ -101,6 +103,14 @@ def test_a_training_search_that_cannot_be_is_an_error(
             kind(successors, train_beam=train_beam, start_beam=start_beam, epochs_per_beam=epochs)
 
 
+@pytest.mark.parametrize("name", ["margin", "margin_per_token", "cost_scale"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_margin_or_a_scale_that_is_no_finite_number_is_an_error(name: str, value: float) -> None:
+    """Nothing violates a margin that is not a number: the loss would be 0."""
+    with pytest.raises(ConfigError, match=f"^{name} = {value}: must be a finite number"):
+        Bso(ANYTHING, train_beam=2, rule=ScoreSum(), **{name: value})
+
+
 SEARCHING: dict[str, Callable[..., Loss]] = {
     "bso": partial(Bso, train_beam=2),
     "crf": partial(Crf, train_beam=2),
@@ -139,6 +149,9 @@ DRAWING: dict[str, Loss] = {
     "scheduled sampling, best": ScheduledSampling(OTHER, Linear(0.5), sampled=False),
     "bso": Bso(OTHER, train_beam=2),
     "crf": Crf(OTHER, train_beam=2),
+    "apao": Apao(OTHER, negatives=2),
+    "valid only": CrossEntropy(valid=OTHER),
+    "a trie": Bso(Trie.of([[4, 5], [6]], vocabulary=VOCABULARY + 3), train_beam=2, rule=LogprobSum()),
 }
 
 

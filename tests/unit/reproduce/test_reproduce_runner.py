@@ -14,7 +14,7 @@ import pytest
 
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError, MemoryShortError
 from argbeam.files import writing
-from argbeam.reproduce import runner
+from argbeam.reproduce import runner, worker
 from argbeam.reproduce.campaign import seconds_left
 from argbeam.reproduce.runner import WRONG_INPUT, CampaignStep, Machine, StepsOutcome, run_steps
 from argbeam.reproduce.worker import exit_code
@@ -110,6 +110,22 @@ def test_memory_and_disks_may_be_free_the_next_time() -> None:
         with pytest.raises(CheckpointError) as full, writing("x", "the ones before it are untouched", CheckpointError):
             raise OSError(number, "as the system says")
         assert (exit_code(full.value) == 1) == passes
+
+
+def test_memory_that_a_step_lacks_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch's allocator of the CPU has no error of its own; another RuntimeError is ours, and shows its traceback."""
+    raised = iter([RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("a bug")])
+    monkeypatch.setattr(worker, "_run", lambda _: (_ for _ in ()).throw(next(raised)))
+    monkeypatch.setattr(worker, "_stop_with_parent", lambda: None)
+    monkeypatch.setattr("sys.argv", ["worker", "run"])
+    with pytest.raises(SystemExit) as ended:
+        worker.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("argbeam: error: out of memory; a smaller batch ")
+    with pytest.raises(RuntimeError, match="a bug"):
+        worker.main()
 
 
 def test_a_recipes_mistake_is_there_the_next_time_too() -> None:

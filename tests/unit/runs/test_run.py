@@ -201,6 +201,11 @@ def test_a_run_that_another_run_is_not_improved_by_ends_with_its_weights_and_rul
     assert same_tensors(final_tensors(tmp_path / "second"), final_tensors(tmp_path / "first"))
     run = load(tmp_path / "second", device="cpu")
     assert (run.rule, run.stop, run.stage) == (LastScore(), StopTop(), "")
+    # The signature names the search that trained the weights, that of the first run.
+    trained = load(tmp_path / "first", device="cpu").trained_search
+    assert trained["train_beam"] > 0 and run.trained_search == trained
+    signature = run.signature(split="dev", beam=2, evaluation=run.evaluate("dev", beam=2))
+    assert {name: signature[name] for name in trained} == trained
 
 
 def test_a_run_that_dies_before_its_model_is_written_writes_it_next_time(whole: Whole, tmp_path: Path) -> None:
@@ -377,6 +382,17 @@ def test_a_run_without_its_records_resumes_and_says_what_reports_will_lack(whole
     said = list(texts(finish(recipe, tmp_path)))
     assert said[0] == f"{tmp_path}: records.jsonl is gone; reports will lack the epochs before this one"
     assert said[1].startswith(f"{tmp_path}: resuming from update 5 ")
+    assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
+
+
+def test_a_run_without_its_recipe_is_compared_with_its_checkpoint(whole: Whole, tmp_path: Path) -> None:
+    recipe, undisturbed = whole
+    stop_after(recipe, tmp_path, 5)
+    (tmp_path / "recipe.json").unlink()
+    other = recipe.model_copy(update={"seed": recipe.seed + 1})
+    message = f"{tmp_path}: the run there has another recipe: seed: {recipe.seed} -> {recipe.seed + 1}; "
+    assert refusal(finish, other, tmp_path, error=ConfigError).startswith(message)
+    finish(recipe, tmp_path)
     assert same_tensors(final_tensors(tmp_path), final_tensors(undisturbed))
 
 

@@ -162,6 +162,7 @@ def test_a_stage_is_dropped_by_none_and_one_must_be_left() -> None:
 # Overrides and their error, one case a line.
 MESSAGES = r"""
 model.hiden=3 => --set: unknown key model.hiden; did you mean model.hidden?
+foo.bar=1 => --set: unknown key foo; accepted: name, seed, task, data, text, model, batch, stages, start, decode, runtime
 batch.zzz=3 => --set: unknown key batch.zzz; accepted: size, tokens, accumulate, round_source, round_target
 stages.bso.loss.train_beem=3 => --set: unknown key stages.bso.loss.train_beem; did you mean stages.bso.loss.train_beam?
 stages={"a b" = {}} => --set: stages.a b = "a b": a stage's name has letters, digits, - and _ only (and 3 more)
