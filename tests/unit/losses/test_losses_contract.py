@@ -140,6 +140,13 @@ def test_gold_that_a_constraint_forbids_is_an_error_where_prefixes_compete_with_
         Apao(Permutation())(model, batch, Noise(1, torch.tensor(0), batch.sentence_B))
 
 
+@pytest.mark.parametrize("loss", [Apao(ANYTHING, negatives=2), CrossEntropy(valid=ANYTHING)])
+def test_gold_without_the_end_symbol_is_an_error_where_successors_have_it(loss: Loss) -> None:
+    batch = make_batch([example_of((4, 6), source=(4, 5))])
+    with pytest.raises(DataError, match=r"^sentence 0: gold without the end symbol \(id 3\) at its end; "):
+        loss.at(0)(small_lstm(), batch, Noise(1, torch.tensor(0), batch.sentence_B))
+
+
 OTHER = Unconstrained(VOCABULARY + 3, end_symbol=True)
 DRAWING: dict[str, Loss] = {
     "mrt": Mrt(OTHER, Sampled(2)),
