@@ -64,7 +64,8 @@ def decay_in_force(average: float, updates_per_epoch: int) -> float:
 
 
 def not_in_force(name: str, stage: Stage, plan: BatchPlan) -> Iterator[str]:
-    """Lines for the user about settings that the stage `name` is too short for, or its sentences too long."""
+    """Lines for the user about settings that the stage `name` is too short for, its sentences too long, or its scores
+    no probabilities."""
     optimizer, updates = stage.optimizer, stage.epochs * plan.updates
     key = f"stages.{name}"
     if isinstance(optimizer, AdamWOptimizer) and optimizer.warmup > updates:
@@ -77,6 +78,11 @@ def not_in_force(name: str, stage: Stage, plan: BatchPlan) -> Iterator[str]:
     if isinstance(stage.loss, SearchLoss) and (last := last_beam(stage)) < stage.loss.train_beam:
         grows = f"the beam grows to {last} in {counted(stage.epochs, 'epoch')}"
         yield f"{key}.loss.train_beam = {stage.loss.train_beam}: {grows}; see loss.epochs_per_beam"
+    if stage.keep == "perplexity" and isinstance(stage.loss, SearchLoss):
+        rule = getattr(stage.loss, "rule", "score_sum")
+        if rule != "logprob_sum":
+            said = f"scores of {rule} are no probabilities, and the start of the stage is no candidate"
+            yield f'{key}.keep = "perplexity": {said}; keep = "score" compares both by what decoding finds'
     if plan.accumulate > len(plan):
         yield f"{key}: batch.accumulate = {plan.accumulate}, but the batches of an epoch are {len(plan):,}: one update"
     longest = max(max(source, target) for _, source, target in plan.shapes())

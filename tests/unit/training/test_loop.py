@@ -339,14 +339,23 @@ ADAM = {"kind": "adamw", "rate": 0.01}
         ({"optimizer": {**ADAM, "average": 0.9}}, ""),
         ({"loss": {"kind": "bso", "train_beam": 3}}, "loss.train_beam = 3: the beam grows to 2 in 2 epochs"),
         ({"loss": {"kind": "bso", "train_beam": 3, "epochs_per_beam": 1}}, ""),
+        (
+            {"loss": {"kind": "bso", "train_beam": 2}, "keep": "perplexity"},
+            'keep = "perplexity": scores of last_score are',
+        ),
+        (
+            {"loss": {"kind": "crf", "train_beam": 2}, "keep": "perplexity"},
+            'keep = "perplexity": scores of score_sum are',
+        ),
+        ({"loss": {"kind": "bso", "train_beam": 2, "rule": "logprob_sum"}, "keep": "perplexity"}, ""),
         ({"batch": {"accumulate": 4}}, "batch.accumulate = 4, but the batches of an epoch are 3: one update"),
         ({"batch": {"tokens": 3}}, "batch.tokens = 3, but sentences have up to 4; a longer one is a batch"),
         ({"batch": {"accumulate": 3, "tokens": 8}}, ""),
     ],
 )
-def test_settings_that_a_stage_is_too_short_for_are_named(tmp_path: Path, stage: dict[str, Any], notice: str) -> None:
+def test_settings_that_will_not_do_what_they_say_are_named(tmp_path: Path, stage: dict[str, Any], notice: str) -> None:
     """Two epochs of three updates. Over six of eight updates the rate rises to 6/8; 1 - 1 / (4 * 3) is 0.917."""
-    trainer = trainer_of(one_stage(tmp_path, keep="last", **stage))
+    trainer = trainer_of(one_stage(tmp_path, **{"keep": "last", **stage}))
     told = [event.text for event in islice(trainer.events(), 2) if isinstance(event, Notice)]
     assert [text.split("stages.only")[1].lstrip(".: ")[: len(notice)] for text in told] == ([notice] if notice else [])
 
