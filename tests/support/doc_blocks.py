@@ -63,20 +63,26 @@ def blocks_of(page: Path, root: Path) -> Iterator[Block]:
         yield Block(where, language, content, note, hidden)
 
 
-def run_block(block: Block, names: dict[str, Any], argbeam: Callable[..., Any], root: Path) -> None:
-    """Run a block, or check it where its source says that it is not run; `names` are those of the page's Python."""
+def run_block(block: Block, names: dict[str, Any], argbeam: Callable[..., Any], root: Path) -> str:
+    """Run a block, or check it where its source says that it is not run, and say which: "run", "checked" or "shown".
+
+    `names` are those of the page's Python. What fails is an error.
+    """
     if not block.hidden:
         names["shown"] = block.text
     if block.language == "python" and "not run" not in block.note:
         lines = "\n" * int(block.where.rpartition(":")[2])  # a traceback names the line of the page
         exec(compile(lines + block.text, block.where, "exec"), names)
-    elif block.language == "bash":
+        return "run"
+    if block.language == "bash":
         for words in block.commands:
             check_command(words, root) if "not run" in block.note else run_command(words, block, argbeam)
-    elif block.language == "toml":
+        return "checked" if "not run" in block.note else "run"
+    if block.language == "toml":
         check_settings(tomllib.loads(block.text), block.note.get("recipe"))
-    else:
-        assert block.language == "text" or block.language.startswith("{"), f"{block.where}: {block.language!r}"
+        return "checked"
+    assert block.language == "text" or block.language.startswith("{"), f"{block.where}: {block.language!r}"
+    return "shown"
 
 
 def run_command(words: Sequence[str], block: Block, argbeam: Callable[..., Any]) -> None:
