@@ -42,7 +42,7 @@ class Apao(Loss):
         return self
 
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
-        check_gold_on_host(self.successors, batch, open_length=getattr(self.successors, "end_symbol", False))
+        check_gold_on_host(self.successors, batch)
         gold_BT, length_B = batch.target_BT, batch.target_length_B
         tokens_BRT, length_BR = gold_BT[:, None], length_B[:, None]
         state, choices = model.encode(batch, noise), self.successors.start(batch)

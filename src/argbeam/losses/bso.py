@@ -178,7 +178,7 @@ class BsoStep:
         differs_BT = _differences(found, (behind_BT + growth_BT).detach())
         # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
         behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
-        loss_BT = (bso.margin + growth_BT) + behind_BT
+        loss_BT = bso.margin + growth_BT + behind_BT
         if bso.cost is not zero_one:
             cost_BT = cost_in(bso.cost, behind_BT.dtype)(rival_BT, gold_BT, violation_BT)
             # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.

@@ -100,7 +100,7 @@ class CrossEntropy(Loss):
 
 def valid_after_gold(successors: Successors, batch: Batch, vocabulary: int) -> Bool[Tensor, "B T V"]:
     """The valid successors of gold's prefixes. Gold is checked on a CPU; elsewhere its tokens count as valid."""
-    check_gold_on_host(successors, batch, open_length=getattr(successors, "end_symbol", False))
+    check_gold_on_host(successors, batch)
     masks = []
     for choices, token_B in along_gold(successors, batch):
         mask_BV = allowed_tokens(choices, vocabulary).expand(len(token_B), -1)

@@ -96,10 +96,11 @@ def prepare_campaign(
         raise ConfigError(f"{absent[0].name}: no corpus for it under {data}: {lines}")
     plan = make_plan(planned, found.corpora, seeds=range(1, seeds + 1), folder=out / RUNS, sets=sets)
     corpora = tuple(found.corpora[kind] for kind in dict.fromkeys(one.corpus for one in planned))
-    timed = (not tables or TIMING in tables) and asked(TIMING, only)
-    timing = _timing(data, sets, out / TIMING_FILE) if timed else ()
+    timed = not tables or TIMING in tables
+    timing = _timing(data, sets, out / TIMING_FILE) if timed and asked(TIMING, only) else ()
+    known = [run.name for run in plan.runs if run.scorings] + [TIMING] * timed
     for pattern in only:
-        if not any(asked(name, [pattern]) for name in (*(run.name for run in plan.runs if run.scorings), TIMING)):
+        if not any(asked(name, [pattern]) for name in known):
             raise ConfigError(f"--only {pattern}: none of these tables' runs has such a name; --dry-run lists them")
     campaign = Campaign(out, plan, corpora, timing, tuple(_notes(chosen, found)), tuple(only))
     _check_recipes(campaign)

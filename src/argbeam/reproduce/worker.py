@@ -43,7 +43,7 @@ def main() -> None:
     verb, *arguments = sys.argv[1:]
     try:
         sys.exit({"run": _run, "time": _time}[verb](arguments))
-    except (ArgbeamError, MemoryError, OSError, RuntimeError) as error:
+    except Exception as error:
         if is_out_of_memory(error):
             error = MemoryShortError(OUT_OF_MEMORY)
         if not isinstance(error, ArgbeamError):

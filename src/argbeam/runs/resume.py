@@ -49,14 +49,17 @@ def look_for_all(recipe: Recipe, folder: Path, group: Group) -> Resumption:
 
 
 def check_same(
-    recipe: Recipe, folder: Path, is_open: Callable[[str], bool] = lambda line: False, saved: Recipe | None = None
+    recipe: Recipe,
+    folder: Path,
+    is_open: Callable[[str], bool] = lambda line: False,
+    checkpoint: Checkpoint | None = None,
 ) -> None:
     """Refuse to resume a run with another recipe than its own, except for differences that are open.
 
-    `saved` is the recipe of its checkpoint: it counts where recipe.json is gone.
+    Where recipe.json is gone, that of `checkpoint` counts.
     """
     path = folder / layout.RECIPE
-    before = read_recipe_json(path) if path.exists() else saved
+    before = read_recipe_json(path) if path.exists() else _recipe_of(checkpoint)
     lines = difference(before, recipe) if before else []
     changed = [line for line in lines if not line.startswith(_FREE_TO_CHANGE) and not is_open(line)]
     if changed:
@@ -74,7 +77,7 @@ def look(recipe: Recipe, folder: Path) -> Resumption:
     if position is not None and position.stage == len(recipe.stages):
         position = None  # version 0.1 saved no state of a stage that was over
     moved = found.checkpoint is None or bool(_digests_of(found.checkpoint))
-    saved = _recipe_of(found.checkpoint or model.checkpoint)
+    saved = found.checkpoint or model.checkpoint
     check_same(recipe, folder, lambda line: _is_open(line, recipe, position, moved=moved), saved)
     further = _trained_further(recipe, model)
     if model.checkpoint is not None and not further:

@@ -140,10 +140,14 @@ def check_gold(successors: Successors, batch: Batch, *, open_length: bool = Fals
             )
 
 
-def check_gold_on_host(successors: Successors, batch: Batch, *, open_length: bool = False) -> None:
-    """`check_gold` for losses: on a CPU alone, since a training step on CUDA cannot afford to read the device."""
+def check_gold_on_host(successors: Successors, batch: Batch, *, open_length: bool | None = None) -> None:
+    """`check_gold` for losses: on a CPU alone, since a training step on CUDA cannot afford to read the device.
+
+    Lengths are open, unless a loss says it, where the successors have the end symbol.
+    """
     if devices.host_may_look(batch.target_BT):
-        check_gold(successors, batch, open_length=open_length)
+        ends = getattr(successors, "end_symbol", False) if open_length is None else open_length
+        check_gold(successors, batch, open_length=ends)
 
 
 def along_gold(successors: Successors, batch: Batch) -> Iterator[tuple[Choices, Int[Tensor, " B"]]]:

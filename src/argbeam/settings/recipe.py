@@ -203,7 +203,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _search_fits_the_model(self) -> "Recipe":
         name, last = list(self.stages.items())[-1]
-        rule, power = _rule_of(last.loss), json.dumps(self.decode.length_power)
+        rule, power = rule_of(last.loss), json.dumps(self.decode.length_power)
         trained = last.loss.stop if isinstance(last.loss, SearchLoss) else "best"
         stop = trained if self.decode.stop == "auto" else self.decode.stop
         if self.decode.length_power and not rule.endswith("logprob_sum"):
@@ -231,7 +231,7 @@ def _with_rule(stage: Any, rule: str) -> Any:
     return stage
 
 
-def _rule_of(loss: Loss) -> str:
+def rule_of(loss: Loss) -> str:
     """Name of the score rule of models trained with this loss."""
     if isinstance(loss, BsoLoss):
         return loss.rule

@@ -15,7 +15,9 @@ from torch import Tensor
 from argbeam.data.batches import BatchPlan
 from argbeam.errors import counted
 from argbeam.losses import last_beam
+from argbeam.search.score_rules import SCORE_RULES
 from argbeam.settings.losses import SearchLoss
+from argbeam.settings.recipe import rule_of
 from argbeam.settings.stages import AdamWOptimizer, Stage
 
 # The most epochs that a running average of the weights reaches back: 1 / (1 - decay) updates.
@@ -78,11 +80,9 @@ def not_in_force(name: str, stage: Stage, plan: BatchPlan) -> Iterator[str]:
     if isinstance(stage.loss, SearchLoss) and (last := last_beam(stage)) < stage.loss.train_beam:
         grows = f"the beam grows to {last} in {counted(stage.epochs, 'epoch')}"
         yield f"{key}.loss.train_beam = {stage.loss.train_beam}: {grows}; see loss.epochs_per_beam"
-    if stage.keep == "perplexity" and isinstance(stage.loss, SearchLoss):
-        rule = getattr(stage.loss, "rule", "score_sum")
-        if rule != "logprob_sum":
-            said = f"scores of {rule} are no probabilities, and the start of the stage is no candidate"
-            yield f'{key}.keep = "perplexity": {said}; keep = "score" compares both by what decoding finds'
+    if stage.keep == "perplexity" and not SCORE_RULES[rule := rule_of(stage.loss)].normalised:
+        said = f"scores of {rule} are no probabilities, and the start of the stage is no candidate"
+        yield f'{key}.keep = "perplexity": {said}; keep = "score" compares both by what decoding finds'
     if plan.accumulate > len(plan):
         yield f"{key}: batch.accumulate = {plan.accumulate}, but the batches of an epoch are {len(plan):,}: one update"
     longest = max(max(source, target) for _, source, target in plan.shapes())

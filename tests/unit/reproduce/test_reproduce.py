@@ -106,6 +106,9 @@ def test_runs_that_are_not_asked_for_are_planned_and_not_made(
     shown = states(asked, capsys)
     assert (shown[one], shown[other]) == ("to do", "not asked for") and "timing" not in shown
     assert work_done(asked, asked.left())[1] < work_done(everything, everything.left())[1]
+    assert refusal(prepare, tmp_path / "out", "costs", error=ConfigError, only=["timing"]).startswith(
+        "--only timing: none"
+    )
     reason = "--only bzo*: none of these tables' runs has such a name; --dry-run lists them"
     assert refusal(prepare, tmp_path / "out", "costs", error=ConfigError, only=["bzo*"]) == reason
 
