@@ -39,6 +39,7 @@ _CORPORA = {
 }
 # A score of fewer sentences says nothing.
 _FEWEST_OF_A_LENGTH = 20
+_OF_MEAN = "p of mean"
 
 
 def write_page(folder: Path, out: Path) -> list[Path]:
@@ -119,13 +120,19 @@ def gain_table(table: TableResult, reference: RowResult, tests: Significance) ->
         cells = ["/".join(f"{one:+.2f}" for one in found) or "-" for found in _paper_gains(table, row, reference)]
         for beam in table.beams:
             gains = _cell(_summaries(table.parts, row, beam, over=reference), sign="+", spread=False)
-            cells.append(gains + _chance([tests.p_value(row, reference, part, beam) for part in table.parts]))
+            both = [[p(row, reference, part, beam) for part in table.parts] for p in (tests.p_of_mean, tests.p_value)]
+            cells.append(gains + _chance(*both))
         rows.append([row.label, *cells, str(len(row.by_seed.keys() & reference.by_seed.keys()))])
     notes = [
         "Mean over the seeds that both have of the gain over the reference of the same seed; p is the largest of the "
         "seeds' paired bootstrap tests, and not given where seeds gain in different directions. It is two-tailed where "
         "its signature says tails:2; tests of version 0.1 count one tail: about half as much."
     ]
+    if any(_OF_MEAN in cell for row in rows for cell in row):
+        notes.append(
+            f"Where {_OF_MEAN} stands, the mean itself has such a test, whose samples hold the same sentences for all "
+            "seeds; the largest of the seeds' tests comes after it, as each seed. No test is of other seeds than these."
+        )
     signatures = [f"p ({part}): {one}" for part in table.parts for one in tests.signatures(table, reference, part)]
     title = _heading(table, f"Gain in {_metric(table)} over {reference.label},")
     return Table(title, [*_headers(table), "seeds"], rows, notes, signatures)
@@ -292,6 +299,12 @@ def _cell(known: Sequence[Summary], *, sign: str = "", spread: bool = True) -> s
     return (means + (f" ± {spreads}" if spreads else "")) or "-"
 
 
-def _chance(p_values: Sequence[float | None]) -> str:
-    shown = ["-" if one is None else p_text(one) for one in p_values]
-    return "" if set(shown) <= {"-"} else f" (p {'/'.join(shown)})"
+def _chance(of_mean: Sequence[float | None], of_seeds: Sequence[float | None]) -> str:
+    """` (p of mean 0.021, each seed 0.410)`, or ` (p 0.410)` where the mean is not tested."""
+    named = ((_OF_MEAN, of_mean), ("p" if set(of_mean) <= {None} else "each seed", of_seeds))
+    shown = [
+        f"{name} {'/'.join('-' if one is None else p_text(one) for one in p_values)}"
+        for name, p_values in named
+        if not set(p_values) <= {None}
+    ]
+    return f" ({', '.join(shown)})" if shown else ""

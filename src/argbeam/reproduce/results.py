@@ -1,7 +1,7 @@
 """Scores by table, system, beam and seed; gains over a reference; and tests of their significance."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -171,15 +171,23 @@ class TestedRun(NamedTuple):
         return hash((self.run, self.scoring))
 
 
-TestKey = tuple[int, TestedRun, TestedRun]
-"""The beam, the system and the reference."""
+class SeedKey(NamedTuple):
+    """A pair of runs at a beam."""
+
+    beam: int
+    system: TestedRun
+    reference: TestedRun
+
+
+TestKey = tuple[SeedKey, ...]
+"""The seeds of a test: one, or all whose mean gain is tested."""
 
 
 @dataclass(frozen=True)
 class SignificanceRow:
-    """A line of tests.jsonl. Early versions wrote the key as text."""
+    """A line of tests.jsonl. A test of one seed has its key alone; early versions wrote it as text."""
 
-    key: TestKey | Json[TestKey]
+    key: SeedKey | TestKey | Json[SeedKey]
     p: dict[str, float]
     signatures: dict[str, str]
 
@@ -191,31 +199,37 @@ class Significance:
         """Read the tests of a folder, and make those that the tables lack where the outputs are still there."""
         path, fix = out / TESTS, "remove it, and tests are made again where outputs are there"
         rows = read_rows(path, SignificanceRow, fix=fix) if path.exists() else []
-        self._tests = {row.key: row for row in rows}
+        self._tests = {(row.key,) if isinstance(row.key, SeedKey) else row.key: row for row in rows}
         wanted = (key for table in tables for reference in table.references for key in _keys(table, reference))
-        missing: dict[TestKey, Pair] = {}
+        missing: dict[TestKey, list[Pair]] = {}
         for key in wanted:
             if self._test(key) is None and _turned(key) not in missing:
-                missing[key] = _files(out, key)
-        made = {key: files for key, files in missing.items() if files[0].exists() and files[1].exists()}
+                missing[key] = [_files(out, seed) for seed in key]
+        made = {key: files for key, files in missing.items() if all(path.exists() for pair in files for path in pair)}
         for key, tests in zip(made, paired_tests(list(made.values())), strict=True):
             p = {part: test.p_value for part, test in tests.items()}
             signatures = {part: test.signature for part, test in tests.items()}
             self._tests[key] = SignificanceRow(key, p, signatures)
-            sides = [(side.run, side.scoring.text, side.scores) for side in key[1:]]
-            append_record(path, {"key": [key[0], *sides], "p": p, "signatures": signatures})
+            seeds = [(one.beam, *((run.run, run.scoring.text, run.scores) for run in one[1:])) for one in key]
+            append_record(path, {"key": seeds if len(seeds) > 1 else seeds[0], "p": p, "signatures": signatures})
 
     def _test(self, key: TestKey) -> SignificanceRow | None:
-        """The test of a pair: it is the same one whichever of the two is the system."""
+        """The test of a key: it is the same one whichever of the two is the system."""
         return self._tests.get(key) or self._tests.get(_turned(key))
 
     def p_value(self, row: RowResult, reference: RowResult, part: str, beam: int) -> float | None:
         """The largest p of the seeds' tests; None where one is missing or seeds gain in different directions."""
         gains = gain(row, reference, part, beam)
-        tests = [self._test(_key(row, reference, seed, beam)) for seed in gains]
+        tests = [self._test(_key(row, reference, [seed], beam)) for seed in gains]
         found = [test.p[part] for test in tests if test is not None and part in test.p]
         one_way = all(one >= 0 for one in gains.values()) or all(one <= 0 for one in gains.values())
         return max(found) if found and one_way and len(found) == len(gains) else None
+
+    def p_of_mean(self, row: RowResult, reference: RowResult, part: str, beam: int) -> float | None:
+        """The p of the mean gain over several seeds; None where it was not tested."""
+        seeds = gain(row, reference, part, beam)
+        test = self._test(_key(row, reference, seeds, beam)) if len(seeds) > 1 else None
+        return test.p.get(part) if test is not None else None
 
     def signatures(self, table: TableResult, reference: RowResult, part: str) -> list[str]:
         """How the tests of a table's gains over a reference were made."""
@@ -224,22 +238,28 @@ class Significance:
 
 
 def _keys(table: TableResult, reference: RowResult) -> Iterator[TestKey]:
-    """All tests of a table against a reference: of each row and seed that both have, at every beam."""
+    """All tests of a table against a reference: of each row and seed that both have, at every beam, and of the mean."""
     for row in table.rows:
-        for seed in row.by_seed if row is not reference else ():
-            shared = row.by_seed[seed].keys() & reference.by_seed.get(seed, {}).keys()
-            yield from (_key(row, reference, seed, beam) for beam in table.beams if beam in shared)
+        for beam in table.beams if row is not reference else ():
+            seeds = [
+                seed for seed in row.by_seed if beam in row.by_seed[seed] and beam in reference.by_seed.get(seed, {})
+            ]
+            yield from (_key(row, reference, [seed], beam) for seed in seeds)
+            if len(seeds) > 1:
+                yield _key(row, reference, seeds, beam)
 
 
-def _key(row: RowResult, reference: RowResult, seed: int, beam: int) -> TestKey:
-    ours, theirs = (TestedRun(one.runs[seed], one.scoring, one.by_seed[seed][beam].scores) for one in (row, reference))
-    return beam, ours, theirs
+def _key(row: RowResult, reference: RowResult, seeds: Iterable[int], beam: int) -> TestKey:
+    def tested(one: RowResult, seed: int) -> TestedRun:
+        return TestedRun(one.runs[seed], one.scoring, one.by_seed[seed][beam].scores)
+
+    return tuple(SeedKey(beam, tested(row, seed), tested(reference, seed)) for seed in seeds)
 
 
 def _turned(key: TestKey) -> TestKey:
-    return key[0], key[2], key[1]
+    return tuple(SeedKey(beam, theirs, ours) for beam, ours, theirs in key)
 
 
-def _files(out: Path, key: TestKey) -> Pair:
-    ours, theirs = (sentences_file(out / RUNS / side.run, side.scoring.text, key[0]) for side in key[1:])
+def _files(out: Path, key: SeedKey) -> Pair:
+    ours, theirs = (sentences_file(out / RUNS / side.run, side.scoring.text, key.beam) for side in key[1:])
     return ours, theirs

@@ -6,11 +6,11 @@ Imports no torch: the processes of a pool start at once.
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from argbeam.metrics.bleu import bleu_tokenizer, corpus_bleu
 from argbeam.metrics.significance import PairedBootstrap, compare_attachment, compare_bleu, compare_statistics
 from argbeam.reports.records import LengthScore, damaged, parse_json
 
+_T = TypeVar("_T")
 # Sentences of up to 10 words, of 11 to 20, ..., and longer ones.
 _LAST = (10, 20, 30, 40, 60)
 # A test takes about a second; processes for fewer tests take longer than the tests.
@@ -81,14 +82,17 @@ def _scores(sentences: Mapping[str, Any], places: Sequence[int]) -> dict[str, fl
     return {"bleu": corpus_bleu(outputs, references, tokenize=bleu_tokenizer(sentences["metric"])).score}
 
 
-def paired_tests(pairs: Sequence[Pair]) -> Iterator[dict[str, PairedBootstrap]]:
-    """The tests of each pair by the part of the score, in the order given; on all cores where there are many."""
-    if len(pairs) < _FEWEST_FOR_POOL:
-        yield from map(_compare, pairs)
+def paired_tests(wanted: Sequence[Sequence[Pair]]) -> Iterator[dict[str, PairedBootstrap]]:
+    """Tests by the part of the score, each of a pair or of the mean over the pairs of several seeds.
+
+    They come in the order given, and from all cores where there are many.
+    """
+    if len(wanted) < _FEWEST_FOR_POOL:
+        yield from map(_compare, wanted)
         return
     cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(min(cores, len(pairs)), multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_compare, pairs)
+    with ProcessPoolExecutor(min(cores, len(wanted)), multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_compare, wanted)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -105,16 +109,23 @@ def _read(path: Path) -> dict[str, Any]:
     return vars(found)
 
 
-def _compare(pair: Pair) -> dict[str, PairedBootstrap]:
-    ours, theirs = (_read(path) for path in pair)
-    if ours.keys() != theirs.keys():
-        raise DataError(f"{pair[0]} and {pair[1]}: scored by two metrics; only numbers of one can be compared")
-    if "statistics" in ours:
-        rows = ({name: np.array(one) for name, one in side["statistics"].items()} for side in (ours, theirs))
-        return compare_statistics(*rows, metric=ours["metric"])
-    if "counts" in ours:
-        counts = ([AttachmentCounts(*one) for one in side["counts"]] for side in (ours, theirs))
-        return compare_attachment(*counts, punctuation=ours["punctuation"])
-    if ours["references"] != theirs["references"]:
-        raise DataError("paired tests: the two runs were scored on other sentences; the same ones are needed")
-    return compare_bleu(ours["outputs"], theirs["outputs"], ours["references"], metric=ours["metric"])
+def _compare(pairs: Sequence[Pair]) -> dict[str, PairedBootstrap]:
+    read = {path: _read(path) for pair in pairs for path in pair}
+    first, *others = read
+    for path in others:
+        if read[path].keys() != read[first].keys():
+            raise DataError(f"{first} and {path}: scored by two metrics; only numbers of one can be compared")
+        if read[path].get("references") != read[first].get("references"):
+            raise DataError(f"{first} and {path}: scored on other sentences; the same ones are needed")
+
+    def each(content: Callable[[dict[str, Any]], _T]) -> list[tuple[_T, _T]]:
+        return [(content(read[ours]), content(read[theirs])) for ours, theirs in pairs]
+
+    about = read[first]
+    if "statistics" in about:
+        rows = each(lambda side: {name: np.array(one) for name, one in side["statistics"].items()})
+        return compare_statistics(rows, metric=about["metric"])
+    if "counts" in about:
+        counts = each(lambda side: [AttachmentCounts(*one) for one in side["counts"]])
+        return compare_attachment(counts, punctuation=about["punctuation"])
+    return compare_bleu(each(lambda side: side["outputs"]), about["references"], metric=about["metric"])

@@ -97,14 +97,14 @@ def compare(run: Run, ours: Scored, other: Run, theirs: Scored) -> dict[str, Any
     metric = ours.record["metric"]
     statistics = [statistics_of(one.task, found) for one, found in ((run, ours), (other, theirs))]
     if statistics[0]:
-        tests = compare_statistics(statistics[0], statistics[1], metric=metric)
+        tests = compare_statistics([(statistics[0], statistics[1])], metric=metric)
     elif isinstance(run.task, Parsing) and isinstance(other.task, Parsing):
         counts = run.task.counts(ours.items, ours.evaluation.outputs)
         others = other.task.counts(theirs.items, theirs.evaluation.outputs)
-        tests = compare_attachment(counts, others, punctuation=run.task.punctuation)
+        tests = compare_attachment([(counts, others)], punctuation=run.task.punctuation)
     else:
         references = [item.reference for item in ours.items]
-        tests = compare_bleu(ours.texts, theirs.texts, references, metric=metric)
+        tests = compare_bleu([(ours.texts, theirs.texts)], references, metric=metric)
     return {
         "run": str(other.path),
         "system": theirs.record["system"],

@@ -32,9 +32,15 @@ HYPOTHESES = [
 ]
 WORSE = ["the clock is slow .", "she wound it .", "nobody here can tell", "we went home . nine"]
 
-SentenceCounts = st.integers(0, 6).flatmap(
-    lambda words: st.tuples(st.just(words), st.integers(0, words), st.integers(0, words))
-)
+
+def sentence_of(seeds: int) -> st.SearchStrategy:
+    """A number of words, and how many heads and labels each seed's two systems have right."""
+
+    def systems(words: int) -> st.SearchStrategy:
+        right = st.tuples(st.integers(0, words), st.integers(0, words))
+        return st.tuples(st.just(words), st.tuples(*[st.tuples(right, right)] * seeds))
+
+    return st.integers(0, 6).flatmap(systems)
 
 
 def noisy(references: list[str], share: float, seed: int) -> list[str]:
@@ -48,7 +54,7 @@ def counts(words: int, correct: int) -> AttachmentCounts:
 
 
 def bleu_test(system: list[str], baseline: list[str], references: list[str]) -> PairedBootstrap:
-    return compare_bleu(system, baseline, references, metric="nrefs:1|tok:none|smooth:exp")["bleu"]
+    return compare_bleu([(system, baseline)], references, metric="nrefs:1|tok:none|smooth:exp")["bleu"]
 
 
 @pytest.mark.parametrize("tokenize", ["none", "13a"])
@@ -119,8 +125,8 @@ def test_paired_bootstrap_of_bleu_counts_both_tails_of_sacrebleus_samples(
     expected = (sum(abs(gap - mean) >= abs(real) for gap in gaps) + 1) / 1001
     one_tail = (sum(abs(gap) - sum(map(abs, gaps)) / 1000 > abs(real) for gap in gaps) + 1) / 1001
     signature = corpus_bleu(system, references, tokenize=tokenize).signature
-    (found,) = compare_bleu(system, baseline, references, metric=signature).values()
-    (swapped,) = compare_bleu(baseline, system, references, metric=signature).values()
+    (found,) = compare_bleu([(system, baseline)], references, metric=signature).values()
+    (swapped,) = compare_bleu([(baseline, system)], references, metric=signature).values()
     assert found.p_value == pytest.approx(expected, abs=0.0015)
     assert swapped.p_value == found.p_value
     assert 1.3 * one_tail < found.p_value < 1
@@ -138,17 +144,26 @@ def test_the_lowest_p_of_a_thousand_samples_is_shown_as_a_bound() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(SentenceCounts, st.booleans()), min_size=1, max_size=12))
+@given(st.integers(1, 3).flatmap(lambda seeds: st.lists(sentence_of(seeds), min_size=1, max_size=12)))
 def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cases: list) -> None:
-    system = [AttachmentCounts(words, a, min(a, 2)) for (words, a, _), _ in cases]
-    baseline = [AttachmentCounts(words, b, b * keep) for (words, _, b), keep in cases]
-    words, everything = [words for (words, _, _), _ in cases], range(len(cases))
+    """Of one seed, and of the mean over several: a sample has the same sentences in all."""
+    words, everything, seeds = [words for words, _ in cases], range(len(cases)), range(len(cases[0][1]))
+    pairs = []
+    for seed in seeds:
+        system, baseline = ([AttachmentCounts(w, *right[seed][side]) for w, right in cases] for side in (0, 1))
+        pairs.append((system, baseline))
     resampled = np.random.default_rng(12345).choice(len(cases), size=(1000, len(cases)), replace=True).tolist()
-    for name, found in compare_attachment(system, baseline, punctuation="upos").items():
-        right = [[getattr(counts, f"{name}_correct") for counts in one] for one in (system, baseline)]
+    for name, found in compare_attachment(pairs, punctuation="upos").items():
 
-        def scores(places: Iterable[int], right: list[list[int]] = right) -> list[float]:
-            return [100 * sum(one[i] for i in places) / max(1, sum(words[i] for i in places)) for one in right]
+        def scores(places: Iterable[int], name: str = name) -> list[float]:
+            means = []
+            for side in (0, 1):
+                total = 0.0
+                for seed in seeds:
+                    right = sum(getattr(pairs[seed][side][i], f"{name}_correct") for i in places)
+                    total += 100 * right / max(1, sum(words[i] for i in places))
+                means.append(total / len(seeds))
+            return means
 
         gaps = [ours - theirs for ours, theirs in map(scores, resampled)]
         gaps, real = [abs(gap - sum(gaps) / 1000) for gap in gaps], abs(found.system_score - found.baseline_score)
@@ -157,16 +172,42 @@ def test_paired_bootstrap_of_attachment_is_the_loop_over_resampled_sentences(cas
         possible = sum(gap > real - 1e-9 for gap in gaps)
         least, most = ((certain + 1) / 1001, (possible + 1) / 1001) if real else (1, 1)
         assert least <= found.p_value <= most
-        assert [found.system_score, found.baseline_score] == scores(everything)
+        assert [found.system_score, found.baseline_score] == pytest.approx(scores(everything))
+
+
+def test_two_seeds_with_chance_differences_can_be_significant_together() -> None:
+    """Of 100 sentences of a word a seed has 20 more right and 11 more wrong: a gain of 9 in 100, whose deviation is
+    sqrt((0.31 - 0.09^2) / 100) = 0.055, 1.64 of them, p 0.10. A second one, the same with other sentences: half a word
+    in 62 of them, sqrt((0.155 - 0.09^2) / 100) = 0.038, 2.35 of them, p 0.019. With the same sentences it adds nothing.
+    """
+
+    def seed(first: int) -> tuple[list[AttachmentCounts], list[AttachmentCounts]]:
+        better, worse = range(first, first + 20), range(first + 20, first + 31)
+        return [counts(1, i not in worse) for i in range(100)], [counts(1, i not in better) for i in range(100)]
+
+    p = {
+        starts: compare_attachment([seed(first) for first in starts], punctuation="ptb")["uas"].p_value
+        for starts in ((0,), (50,), (0, 50), (0, 0))
+    }
+    assert [p[(0,)], p[(50,)], p[(0, 50)]] == pytest.approx([0.101, 0.101, 0.019], rel=0.3)
+    assert p[(0, 0)] == p[(0,)]
+
+
+def test_only_a_test_of_several_seeds_says_of_how_many_runs_it_is() -> None:
+    one, more = (
+        compare_bleu([(HYPOTHESES, WORSE)] * seeds, REFERENCES, metric="nrefs:1|tok:none|smooth:exp")["bleu"].signature
+        for seeds in (1, 3)
+    )
+    assert one.endswith("|bs:1000|seed:12345|tails:2") and more == f"{one}|runs:3"
 
 
 def test_a_clearly_better_parser_is_significant_and_an_equal_one_is_not() -> None:
     good, bad = [counts(10, 9), counts(12, 10)] * 20, [counts(10, 6), counts(12, 8)] * 20
-    better = compare_attachment(good, bad, punctuation="ptb")
+    better = compare_attachment([(good, bad)], punctuation="ptb")
     assert {name: test.p_value for name, test in better.items()} == {"uas": 1 / 1001, "las": 1 / 1001}
     assert better["las"].signature == f"las|{attachment_signature('ptb')}|bs:1000|seed:12345|tails:2"
     assert better["uas"].signature.startswith("uas|")
-    assert compare_attachment(good, good, punctuation="ptb")["uas"].p_value == 1
+    assert compare_attachment([(good, good)], punctuation="ptb")["uas"].p_value == 1
 
 
 @pytest.mark.parametrize(("hypotheses", "references"), [(["a"], ["a", "b"]), ([], [])])
@@ -200,6 +241,6 @@ def test_attachment_refuses_lists_of_different_lengths() -> None:
     ],
 )
 def test_attachment_test_refuses_other_sentences(system: list, baseline: list, found: str) -> None:
-    assert refusal(compare_attachment, system, baseline, punctuation="upos") == (
+    assert refusal(compare_attachment, [(system, baseline)], punctuation="upos") == (
         f"attachment: {found}; both systems need the same sentences, at least one, with the same words scored"
     )

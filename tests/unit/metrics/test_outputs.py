@@ -64,18 +64,22 @@ def test_tests_from_statistics_are_those_from_texts_and_need_the_same_sentences(
     references = [" ".join(draw.choices("abcdef", k=8)) for _ in range(60)]
     systems = [
         [" ".join(word if draw.random() < right else "x" for word in line.split()) for line in references]
-        for right in (0.8, 0.7)
+        for right in (0.8, 0.7, 0.8, 0.75)
     ]
     metric = make_metric("bleu")
     sides = [[RankedOutputs([text], gold) for text, gold in zip(one, references, strict=True)] for one in systems]
     rows = [{"bleu": metric.rows(side)} for side in sides]
-    expected = compare_bleu(*systems, references, metric="tok:none")["bleu"]
-    found = compare_statistics(rows[0], rows[1], metric=metric.signature)["bleu"]
-    assert found == expected
-    same = compare_statistics({"exact": np.ones((3, 2))}, {"exact": np.ones((3, 2))}, metric="exact")["exact"]
+    for seeds in (1, 2):
+        pairs = list(zip(systems[::2], systems[1::2], strict=True))[:seeds]
+        expected = compare_bleu(pairs, references, metric="tok:none")["bleu"]
+        pairs_of_rows = list(zip(rows[::2], rows[1::2], strict=True))[:seeds]
+        assert compare_statistics(pairs_of_rows, metric=metric.signature)["bleu"] == expected
+    three, two = {"exact": np.ones((3, 2))}, {"exact": np.ones((2, 2))}
+    same = compare_statistics([(three, three)], metric="exact")["exact"]
     assert (same.p_value, same.system_score) == (1.0, 100.0)
-    with pytest.raises(DataError, match="scored on other sentences"):
-        compare_statistics({"exact": np.ones((3, 2))}, {"exact": np.ones((2, 2))}, metric="exact")
+    for others in ([(three, two)], [(three, three), (two, two)]):
+        with pytest.raises(DataError, match="scored on other sentences"):
+            compare_statistics(others, metric="exact")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from argbeam.errors import ArgbeamError
 from argbeam.files import append_record, write_atomic
 from argbeam.metrics.attachment import AttachmentCounts
 from argbeam.metrics.bleu import corpus_bleu
-from argbeam.metrics.significance import compare_attachment, compare_bleu
+from argbeam.metrics.significance import compare_attachment, compare_bleu, p_text
+from argbeam.reports.page import Table
 from argbeam.reports.records import LengthScore
 from argbeam.reproduce.folder import write_summaries
 from argbeam.reproduce.page import gain_table, runs_table, score_table, sentence_length_tables, speed_table, write_page
@@ -105,7 +106,16 @@ def p_value(out: Path, found: TableResult, part: str = "bleu") -> float | None:
 
 
 def bleu_p_value(system: list[str], baseline: list[str]) -> float:
-    return compare_bleu(system, baseline, REFERENCES, metric=METRIC)["bleu"].p_value
+    return compare_bleu([(system, baseline)], REFERENCES, metric=METRIC)["bleu"].p_value
+
+
+def p_of_mean(out: Path, found: TableResult) -> float | None:
+    return Significance(out, [found]).p_of_mean(found.rows[1], found.rows[0], "bleu", 1)
+
+
+def remove_outputs(out: Path) -> None:
+    for path in (out / "runs").glob("*/paired/*"):
+        path.unlink()
 
 
 @pytest.fixture
@@ -252,25 +262,98 @@ def test_the_p_value_is_the_largest_of_the_seeds_and_outlives_the_outputs(tmp_pa
     runs = {"a.s1": (1.0, BAD), "b.s1": (2.0, REFERENCES), "a.s2": (1.0, fair), "b.s2": (2.0, REFERENCES)}
     found = compared(tmp_path, runs)
     assert p_value(tmp_path, found) == max(expected)
-    for path in (tmp_path / "runs").glob("*/paired/*"):
-        path.unlink()
+    remove_outputs(tmp_path)
     assert p_value(tmp_path, found) == max(expected)
     tests = tmp_path / "tests.jsonl"
-    lines = [json.loads(line) for line in tests.read_text(encoding="utf-8").splitlines()]
-    assert len(lines) == 2
-    # Early versions wrote the key as text.
+    lines = [json.loads(line) for line in tests.read_text(encoding="utf-8").splitlines()][:2]
+    assert [line["key"][1][0] for line in lines] == ["b.s1", "b.s2"]
+    # Early versions wrote the key as text, and had no test of the mean.
     earlier = [json.dumps({**line, "key": json.dumps(line["key"])}) for line in lines]
     tests.write_text("".join(f"{line}\n" for line in earlier), encoding="utf-8")
     assert p_value(tmp_path, found) == max(expected)
+    assert p_of_mean(tmp_path, found) is None
+
+
+# Two seeds, each with one sentence that only BSO has right.
+FAIR, GOOD, OTHER = [*REFERENCES[:2], "it is", "we go"], [*REFERENCES[:3], "we go"], ["x", *REFERENCES[1:]]
+SEEDS = {"a.s1": (1.0, FAIR), "b.s1": (2.0, GOOD), "a.s2": (1.0, OTHER), "b.s2": (2.5, REFERENCES)}
+PAIRS = [(GOOD, FAIR), (REFERENCES, OTHER)]
+
+
+def test_the_mean_gain_is_tested_beside_the_seeds_tests_of_an_old_file_and_kept(tmp_path: Path) -> None:
+    """The test names the runs of all seeds. It is added to a file that has those of one seed each."""
+    found, tests = compared(tmp_path, SEEDS), tmp_path / "tests.jsonl"
+    expected = compare_bleu(PAIRS, REFERENCES, metric=METRIC)["bleu"]
+    assert expected.p_value < min(bleu_p_value(*pair) for pair in PAIRS)
+    assert p_of_mean(tmp_path, found) == expected.p_value
+    *old, new = tests.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert len(old) == 2
+    assert [(system[0], reference[0]) for _, system, reference in json.loads(new)["key"]] == [
+        ("b.s1", "a.s1"),
+        ("b.s2", "a.s2"),
+    ]
+    tests.write_text("".join(old), encoding="utf-8")
+    assert p_of_mean(tmp_path, found) == expected.p_value
+    assert tests.read_text(encoding="utf-8") == "".join([*old, new])
+    remove_outputs(tmp_path)
+    assert p_of_mean(tmp_path, found) == expected.p_value
+    turned = replace(found, rows=found.rows[::-1])
+    assert p_of_mean(tmp_path, turned) == expected.p_value
+    # Another score of one run: what is kept is not of it.
+    shutil.rmtree(tmp_path / "runs")
+    assert p_of_mean(tmp_path, compared(tmp_path, {**SEEDS, "b.s2": (2.4, [])})) is None
+
+
+def test_the_mean_over_one_seed_has_no_test_of_its_own(tmp_path: Path) -> None:
+    found = compared(tmp_path, {"a": (1.0, FAIR), "b": (2.0, GOOD)})
+    assert p_value(tmp_path, found) == bleu_p_value(GOOD, FAIR)
+    assert p_of_mean(tmp_path, found) is None
+    assert len((tmp_path / "tests.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_gains_show_the_test_of_the_mean_and_without_it_what_they_showed(tmp_path: Path) -> None:
+    """1 and 1.5 gained: 1.25. With a loss of 1 in the second seed it is 0, and no p of the seeds is given."""
+    mean = p_text(compare_bleu(PAIRS, REFERENCES, metric=METRIC)["bleu"].p_value)
+    each = p_text(max(bleu_p_value(*pair) for pair in PAIRS))
+    runs, tests = tmp_path / "runs", tmp_path / "tests.jsonl"
+
+    def shown(second: float) -> Table:
+        found = compared(tmp_path, {**SEEDS, "b.s2": (second, REFERENCES)})
+        return gain_table(found, found.rows[0], Significance(tmp_path, [found]))
+
+    both = shown(2.5)
+    assert [row[-2:] for row in both.rows] == [[f"+1.25 (p of mean {mean}, each seed {each})", "2"]]
+    assert len(both.notes) == 2 and both.notes[1].startswith("Where p of mean stands, ")
+    assert [line.split("|")[-1] for line in both.signatures] == ["tails:2", "runs:2"]
+    old = tests.read_text(encoding="utf-8").splitlines(keepends=True)[:2]
+    shutil.rmtree(runs)
+    assert shown(0.0).rows[0][-2] == f"+0.00 (p of mean {mean})"
+    tests.write_text("".join(old), encoding="utf-8")
+    shutil.rmtree(runs)
+    found = compared(tmp_path, SEEDS)
+    remove_outputs(tmp_path)
+    only = gain_table(found, found.rows[0], Significance(tmp_path, [found]))
+    assert only.rows[0][-2] == f"+1.25 (p {each})"
+    assert (only.notes, only.signatures) == (both.notes[:1], both.signatures[:1])
+
+
+def test_seeds_that_were_scored_on_other_texts_have_no_mean(tmp_path: Path) -> None:
+    found = compared(tmp_path, SEEDS)
+    for run in ("a.s2", "b.s2"):
+        write_sentences(tmp_path, run, metric=METRIC, outputs=BAD, references=BAD)
+    first, other = (sentences_file(tmp_path / "runs" / run, TEST, 1) for run in ("b.s1", "b.s2"))
+    message = f"{first} and {other}: scored on other sentences; the same ones are needed"
+    assert refusal(Significance, tmp_path, [found]) == message
 
 
 def test_many_tests_on_all_cores_are_the_same_tests_in_the_same_order(tmp_path: Path) -> None:
-    """Ten pairs go to a pool of processes; one by one they do not."""
+    """Ten tests go to a pool of processes, two of them of a mean; one by one they do not."""
     for number, outputs in enumerate((BAD, REFERENCES, [*REFERENCES[:3], "x"])):
         sentences = {"metric": METRIC, "outputs": outputs, "references": REFERENCES}
         write_atomic(tmp_path / f"{number}", json.dumps(sentences).encode())
-    pairs = [(tmp_path / f"{n % 3}", tmp_path / f"{(n + 1) % 3}") for n in range(10)]
-    assert list(paired_tests(pairs)) == [tests for pair in pairs for tests in paired_tests([pair])]
+    pairs = [(tmp_path / f"{n % 3}", tmp_path / f"{(n + 1) % 3}") for n in range(12)]
+    wanted = [pairs[:2], pairs[2:4], *([pair] for pair in pairs[4:])]
+    assert list(paired_tests(wanted)) == [tests for one in wanted for tests in paired_tests([one])]
 
 
 def test_a_run_that_is_made_again_is_tested_again(tmp_path: Path) -> None:
@@ -315,7 +398,7 @@ def test_attachment_is_tested_by_the_sentences_counts(tmp_path: Path) -> None:
     (found,) = read_results(tmp_path).tables
     assert found.parts == ("uas", "las")
     ours, theirs = ([AttachmentCounts(*one) for one in counts[name]] for name in ("b", "a"))
-    for part, expected in compare_attachment(ours, theirs, punctuation="upos").items():
+    for part, expected in compare_attachment([(ours, theirs)], punctuation="upos").items():
         assert p_value(tmp_path, found, part) == expected.p_value
 
 
@@ -432,8 +515,9 @@ OF_A_RUN = [f"runs/bso.s1/{name}.jsonl" for name in ("scores", "records")]
 @pytest.mark.parametrize("name", ["plan.json", "runs.jsonl", *OF_A_RUN, "tests.jsonl", "timing.json"])
 def test_files_with_any_damage_are_shown_or_refused_in_one_line(name: str, ordering: Path) -> None:
     """A last line without its end counts as torn and is left out, so that many accidents go unnoticed."""
-    for run, outputs in (("seq2seq.s1", BAD), ("bso.s1", REFERENCES)):
-        write_sentences(ordering, run, metric=METRIC, outputs=outputs, references=REFERENCES)
+    outputs = {"seq2seq.s1": BAD, "bso.s1": REFERENCES, "seq2seq.s2": BAD, "bso.s2": REFERENCES}
+    for run, texts in outputs.items():
+        write_sentences(ordering, run, metric=METRIC, outputs=texts, references=REFERENCES)
     write_atomic(ordering / "timing.json", TIMING)
     Significance(ordering, read_results(ordering).tables)
     if name == "runs.jsonl":
