@@ -37,7 +37,7 @@ def make_loss(loss: settings.Loss, task: Task, *, width: int = 1) -> Loss:
     """The loss of a stage of a recipe. `width` is that of the model's outputs, for a loss with weights of its own."""
     made = _make(loss, task, width)
     if isinstance(loss, settings.SequenceLoss) and loss.cross_entropy > 0:
-        return Mixed(made, loss.cross_entropy)
+        return Mixed(made, loss.cross_entropy, loss.label_smoothing)
     return made
 
 

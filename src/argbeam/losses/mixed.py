@@ -14,18 +14,21 @@ from argbeam.models.state import State
 class Mixed:
     """(1 - weight) * sequence loss + weight * cross-entropy, both as sums over the batch.
 
-    The divisor is the sequence loss's: a sentence has the same share of both, however the sum is normalised.
+    The divisor is the sequence loss's: a sentence has the same share of both, however the sum is normalised. With
+    `label_smoothing` the cross-entropy is smoothed, as in pre-training: without it a model that was pre-trained with it
+    would be drawn away from where it stands.
     """
 
     sequence: Loss
     weight: float
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         self.rule, self.stop = self.sequence.rule, self.sequence.stop
         self.reset_optimizer, self.weights = self.sequence.reset_optimizer, self.sequence.weights
 
     def at(self, epoch: int) -> "MixedStep":
-        return MixedStep(self.sequence.at(epoch), self.weight)
+        return MixedStep(self.sequence.at(epoch), self.weight, self.label_smoothing)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class MixedStep:
 
     sequence: StepLoss
     weight: float
+    label_smoothing: float = 0.0
 
     @property
     def beam(self) -> int:
@@ -42,13 +46,13 @@ class MixedStep:
     def __call__(self, model: Model, batch: Batch, noise: Noise | None) -> LossOutput:
         once = EncodedOnce(model)
         sequence = self.sequence(once, batch, noise)
-        gold = CrossEntropy()(once, batch, noise)
+        gold = CrossEntropy(self.label_smoothing)(once, batch, noise)
         total = (1 - self.weight) * sequence.total + self.weight * gold.total
         sums = {
             **sequence.sums,
             "loss": total.detach(),
             "sequence_loss": sequence.total.detach(),
-            "cross_entropy": gold.total.detach(),
+            "cross_entropy": gold.sums.get("cross_entropy", gold.total.detach()),  # without smoothing, as elsewhere
         }
         return LossOutput(total, sequence.count, sums)
 

@@ -30,6 +30,16 @@ class SequenceLoss(Settings):
     """Keys of all losses of whole sequences."""
 
     cross_entropy: float = Field(default=0.0, ge=0, lt=1, description="share of cross-entropy in the loss")
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing of that cross-entropy")
+
+    @model_validator(mode="after")
+    def _something_to_smooth(self) -> "SequenceLoss":
+        if self.label_smoothing and not self.cross_entropy:
+            raise ValueError(
+                f"label_smoothing = {self.label_smoothing} is for the share of cross-entropy; "
+                "must be 0 with cross_entropy = 0"
+            )
+        return self
 
 
 class SearchLoss(SequenceLoss):

@@ -80,6 +80,8 @@ def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:
     plain = loss_of({"kind": "bso", "train_beam": 4})
     assert isinstance(plain, Bso)
     assert loss_of({"kind": "bso", "train_beam": 4, "cross_entropy": 0.3}) == Mixed(plain, 0.3)
+    smoothed = {"kind": "bso", "train_beam": 4, "cross_entropy": 0.3, "label_smoothing": 0.1}
+    assert loss_of(smoothed) == Mixed(plain, 0.3, 0.1)
     assert loss_of({"kind": "mrt", "cross_entropy": 0.5}) == Mixed(loss_of({"kind": "mrt"}), 0.5)
     mixer = loss_of({"kind": "mixer", "cross_entropy": 0.25})
     assert isinstance(mixer, Mixed) and isinstance(mixer.sequence, Mixer)
@@ -93,6 +95,10 @@ def test_a_weight_of_cross_entropy_makes_a_mixture() -> None:
         (
             {"kind": "bso", "cross_entropy": 1.0},
             "stages.only.loss.cross_entropy = 1.0: must be at least 0 and less than",
+        ),
+        (
+            {"kind": "bso", "label_smoothing": 0.1},
+            "label_smoothing = 0.1 is for the share of cross-entropy; must be 0 with cross_entropy = 0",
         ),
         ({"kind": "bso", "margin_per_token": 0.5}, "margin_per_token = 0.5 is for sums; must be 0 with rule"),
         ({"kind": "bso", "rule": "score_sum", "stop": "best"}, 'must be "top" with "score_sum"'),

@@ -75,7 +75,7 @@ LOSSES: dict[str, Loss] = {
     "mixer": Mixer(ANYTHING, Baseline(5), cross_entropy_epochs=1, epochs_per_border=1),
     "mrt": Mrt(ANYTHING, Sampled(3), alpha=0.5),
     "mrt beam": Mrt(ANYTHING, Searched(3), alpha=0.5, include_gold=False),
-    "mixed": Mixed(replace(CONBSO, successors=FREE, rule=LogprobSum(), margin_per_token=0.1), 0.3),
+    "mixed": Mixed(replace(CONBSO, successors=FREE, rule=LogprobSum(), margin_per_token=0.1), 0.3, 0.1),
 }
 
 
