@@ -14,17 +14,21 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.errors import ConfigError
 from argbeam.losses.contract import LossOutput
-from argbeam.losses.replay import replay, segment_begins, since_restart
+from argbeam.losses.replay import Replayed, replay, segment_begins, since_restart
 from argbeam.metrics.device_bleu import authors_segment_bleu, segment_bleu
 from argbeam.models.contract import Model
 from argbeam.models.noise import Noise
 from argbeam.models.state import State
+from argbeam.runtime import device as devices
 from argbeam.search.gold import Gold, Policy, Restart
 from argbeam.search.result import Beams, Violations
 from argbeam.search.score_rules import LastScore, ScoreRule
 from argbeam.search.search import SearchSettings, result_of, search_in_parts
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Successors, check_end_symbol, check_gold_on_host
+
+if devices.TRITON_INSTALLED:
+    from argbeam.losses import hinge_kernel
 
 Cost = Callable[[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]], Float[Tensor, "B T"]]
 """A cost of rivals: `cost(rival_BT, gold_BT, violation_BT)` is read at the violations, each of which ends a segment."""
@@ -162,31 +166,62 @@ class BsoStep:
         policy = bso.policy(bso.margin, bso.margin_per_token)
         state = model.encode(batch, noise)
         found, _ = bso.search(model, state, batch, self.beam, policy)
-        rival_BT, violation_BT = found.rival_BT, found.violation_BT
-        replayed = replay(
-            model, state, gold_BT, rival_BT, violation_BT, normalised=bso.rule.normalised, specials=batch.specials
-        )
-        behind_BT = replayed.rival_score_BT - replayed.gold_score_BT
-        position_T = torch.arange(gold_BT.shape[1], device=gold_BT.device)
-        broken_BT = behind_BT.isnan() & (position_T < batch.target_length_B[:, None])
-        if bso.rule.adds_up:
-            behind_BT = since_restart(behind_BT, violation_BT)
-        growth_BT: Tensor | float = 0.0
-        if bso.margin_per_token:
-            tokens_BT = position_T + 1 - segment_begins(violation_BT)
-            growth_BT = bso.margin_per_token * tokens_BT.to(behind_BT.dtype)
-        differs_BT = _differences(found, (behind_BT + growth_BT).detach())
-        # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
-        behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
-        loss_BT = bso.margin + growth_BT + behind_BT
-        if bso.cost is not zero_one:
-            cost_BT = cost_in(bso.cost, behind_BT.dtype)(rival_BT, gold_BT, violation_BT)
-            # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
-            loss_BT = torch.where(violation_BT, cost_BT, 0.0).to(loss_BT.dtype) * loss_BT
-        # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
-        total = bso.cost_scale * torch.where(violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
-        length_B, marks = batch.target_length_B, {"replay_differs": differs_BT}
-        return searched_output(total, bso.normalise, found, length_B, restarts=policy.restarts, marks=marks)
+        tokens = (gold_BT, found.rival_BT, found.violation_BT)
+        replayed = replay(model, state, *tokens, normalised=bso.rule.normalised, specials=batch.specials)
+        if _kernel_fits(bso, replayed):
+            return hinge_by_kernel(bso, found, replayed, batch.target_length_B)
+        return hinge_loss(bso, found, replayed, gold_BT, batch.target_length_B)
+
+
+def hinge_loss(
+    bso: Bso, found: Violations, replayed: Replayed, gold_BT: Int[Tensor, "B T"], length_B: Int[Tensor, " B"]
+) -> LossOutput:
+    """Over all violations, cost * (margin - f(gold) + f(rival)), from the replayed scores."""
+    rival_BT, violation_BT = found.rival_BT, found.violation_BT
+    behind_BT = replayed.rival_score_BT - replayed.gold_score_BT
+    position_T = torch.arange(gold_BT.shape[1], device=gold_BT.device)
+    broken_BT = behind_BT.isnan() & (position_T < length_B[:, None])
+    if bso.rule.adds_up:
+        behind_BT = since_restart(behind_BT, violation_BT)
+    growth_BT: Tensor | float = 0.0
+    if bso.margin_per_token:
+        tokens_BT = position_T + 1 - segment_begins(violation_BT)
+        growth_BT = bso.margin_per_token * tokens_BT.to(behind_BT.dtype)
+    differs_BT = _differences(found, (behind_BT + growth_BT).detach())
+    # A rival that is gold itself costs the margin and teaches nothing: the K-th place is not good enough.
+    behind_BT = torch.where(found.rival_is_gold_BT, 0.0, behind_BT)
+    loss_BT = bso.margin + growth_BT + behind_BT
+    if bso.cost is not zero_one:
+        cost_BT = cost_in(bso.cost, behind_BT.dtype)(rival_BT, gold_BT, violation_BT)
+        # Elsewhere a cost may be anything: 0 times its NaN would be one in the gradient.
+        loss_BT = torch.where(violation_BT, cost_BT, 0.0).to(loss_BT.dtype) * loss_BT
+    # Nothing violates a margin around NaN: without this the loss would be finite and its gradient NaN.
+    total = bso.cost_scale * torch.where(violation_BT, loss_BT, 0.0).masked_fill(broken_BT, torch.nan).sum()
+    marks = {"replay_differs": differs_BT}
+    restarts = bso.policy(bso.margin, bso.margin_per_token).restarts
+    return searched_output(total, bso.normalise, found, length_B, restarts=restarts, marks=marks)
+
+
+def hinge_by_kernel(bso: Bso, found: Violations, replayed: Replayed, length_B: Int[Tensor, " B"]) -> LossOutput:
+    """`hinge_loss` on a GPU, where every violation costs the same and the search restarts."""
+    total, sums = hinge_kernel.hinge(
+        replayed.score_TB2,
+        found,
+        length_B,
+        adds_up=bso.rule.adds_up,
+        margin=bso.margin,
+        margin_per_token=bso.margin_per_token,
+        scale=bso.cost_scale,
+        rounding=_ROUNDING,
+        deciles=DECILES,
+    )
+    return LossOutput(total, bso.normalise.count(sums["sentences"], sums["words"]), sums)
+
+
+def _kernel_fits(bso: Bso, replayed: Replayed) -> bool:
+    """Whether the kernel can take the loss."""
+    own = bso.cost is zero_one and bso.policy is Restart
+    return own and devices.kernels_usable(replayed.score_TB2) and hinge_kernel.fits(len(replayed.score_TB2))
 
 
 def _differences(found: Violations, behind_BT: Float[Tensor, "B T"]) -> Bool[Tensor, "B T"]:

@@ -13,6 +13,10 @@ from torch.utils.checkpoint import checkpoint
 from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.models.contract import Model, Unrolls
 from argbeam.models.state import State
+from argbeam.runtime import device as devices
+
+if devices.TRITON_INSTALLED:
+    from argbeam.losses import replay_kernel
 
 # Rows that are normalised over the vocabulary at once: 64 pairs of gold and rival with 32 tokens each.
 _PART = 4096
@@ -20,10 +24,17 @@ _PART = 4096
 
 @dataclass(frozen=True)
 class Replayed:
-    """Scores of the gold tokens and of the rivals' tokens."""
+    """Scores of the gold tokens and of the rivals' tokens, side by side."""
 
-    gold_score_BT: Float[Tensor, "B T"]
-    rival_score_BT: Float[Tensor, "B T"]
+    score_TB2: Float[Tensor, "T B 2"]
+
+    @property
+    def gold_score_BT(self) -> Float[Tensor, "B T"]:
+        return self.score_TB2[..., 0].T
+
+    @property
+    def rival_score_BT(self) -> Float[Tensor, "B T"]:
+        return self.score_TB2[..., 1].T
 
 
 def gold_outputs(
@@ -81,22 +92,29 @@ def replay(
     the gold lane's where the segment began, and the graph holds 2T steps whatever the beam. Restart column t means that
     both lanes have read gold's token t when they score the tokens of column t + 1.
     """
-    batch, steps = gold_BT.shape
-    state = state.repeated(2)  # gold in even rows, rival in odd ones
-    read_gold_BT = shifted(gold_BT, specials.bos)
-    restarted_BT = shifted(restart_BT.long(), 0).bool()
-    read_rival_BT = torch.where(restarted_BT, read_gold_BT, shifted(rival_BT, specials.bos))
-    read_TN = torch.stack([read_gold_BT, read_rival_BT], 2).transpose(0, 1).flatten(1)
-    outputs_TNH = unroll(model, state, read_TN, restarted_BT.T)
-    output_XH = outputs_TNH.flatten(0, 1)
-    tokens_X = torch.stack([gold_BT, rival_BT], 2).transpose(0, 1).flatten()
+    use_kernel = devices.kernels_usable(gold_BT, rival_BT)
+    read_TB2, restarted_TB, tokens_TB2 = (replay_kernel.lanes if use_kernel else lanes)(
+        gold_BT, rival_BT, restart_BT, specials.bos
+    )
+    outputs_TNH = unroll(model, state.repeated(2), read_TB2.flatten(1), restarted_TB)
+    output_XH, tokens_X = outputs_TNH.flatten(0, 1), tokens_TB2.flatten()
     if normalised:
         scores_X = _logprobs(model, output_XH, tokens_X)
     else:
         # Two tokens are scored at each step: one look-up of their rows of the output layer serves all steps.
         scores_X = model.scores(output_XH[:, None], tokens_X[:, None])
-    gold_TB, rival_TB = scores_X.view(steps, batch, 2).unbind(2)
-    return Replayed(gold_TB.T, rival_TB.T)
+    return Replayed(scores_X.view_as(tokens_TB2))
+
+
+def lanes(
+    gold_BT: Int[Tensor, "B T"], rival_BT: Int[Tensor, "B T"], restart_BT: Bool[Tensor, "B T"], bos: int
+) -> tuple[Int[Tensor, "T B 2"], Bool[Tensor, "T B"], Int[Tensor, "T B 2"]]:
+    """What gold's lane and the rival's read at each step, whether the rival's restarts before, and what they score."""
+    read_gold_BT = shifted(gold_BT, bos)
+    restarted_BT = shifted(restart_BT.long(), 0).bool()
+    read_rival_BT = torch.where(restarted_BT, read_gold_BT, shifted(rival_BT, bos))
+    read_BT2, tokens_BT2 = torch.stack([read_gold_BT, read_rival_BT], 2), torch.stack([gold_BT, rival_BT], 2)
+    return read_BT2.transpose(0, 1), restarted_BT.T, tokens_BT2.transpose(0, 1)
 
 
 def replay_each(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from argbeam.runtime import device as devices
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
-from argbeam.search.result import Beam, SearchStep
+from argbeam.search.result import Beam, SearchStep, StepMemory
 from argbeam.search.score_rules import LastScore, LogprobSum, ScoreSum
 from argbeam.search.top_k import AllScores, TokenScores
 
@@ -25,14 +25,18 @@ def kernel_fits(scores: TokenScores, beam_size: int, gold: GoldToken) -> TypeGua
     )
 
 
-def kernel_step(beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldToken) -> tuple[SearchStep, Verdict]:
-    """`gold.gold_step` in one kernel."""
+def kernel_step(
+    beam: Beam, scores: AllScores, allowed_NC: Tensor, gold: GoldToken, memory: StepMemory, t: int
+) -> tuple[SearchStep, Verdict]:
+    """`gold.gold_step` in one kernel, for step t; what it leaves lies in `memory`."""
     return fused_step_kernel.search_step(
         beam,
         scores.given_BRC,
         scores.candidates_BRC,
         allowed_NC,
         gold,
+        memory,
+        t,
         sums=scores.rule.adds_up,
         normalise=scores.raw,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from argbeam.runtime.device import power_of_two
 from argbeam.search.gold import GoldToken, Verdict, kept_with_gold
-from argbeam.search.result import Beam, SearchStep, TopSuccessors
+from argbeam.search.result import Beam, SearchStep, StepMemory, TopSuccessors
 from argbeam.search.top_k import BLOCK
 from argbeam.search.top_k_kernel import block_maxima, by_column, log_of_sum
 
@@ -46,13 +46,18 @@ def search_step(
     candidates_BRC: Tensor | None,
     allowed_NC: Tensor,
     gold: GoldToken,
+    memory: StepMemory,
+    t: int,
     *,
     sums: bool,
     normalise: bool = False,
 ) -> tuple[SearchStep, Verdict]:
-    """`gold.gold_step`: `scores_BRC` are those of the newest tokens, gold's lane last; `candidates_BRC`
-    and `allowed_NC` have 1 row if all rows agree; `sums`: prefixes have the sums of their tokens' scores; `normalise`:
-    of their log-probabilities, over all columns."""
+    """`gold.gold_step` for step t, whose results lie in `memory`.
+
+    `scores_BRC` are those of the newest tokens, gold's lane last. `candidates_BRC` and `allowed_NC` have 1 row if all
+    rows agree. `sums`: prefixes have the sums of their tokens' scores; `normalise`: of their log-probabilities over
+    all columns.
+    """
     batch, lanes, columns = scores_BRC.shape
     beam_size = lanes - 1
     kept = kept_with_gold(beam_size)
@@ -69,7 +74,7 @@ def search_step(
         allowed_BRC = allowed_NC.view(-1, 1 if allowed_NC.shape[0] == 1 else lanes, columns)[:, :read]
         maxima_BRN, normaliser_BRN = block_maxima(scores_BRC[:, :read], allowed_BRC, width=BLOCK, normalise=normalise)
 
-    step, verdict = _to_fill(batch, beam_size, like=scores_BRC)
+    step, verdict = _to_fill(memory, t, batch, beam_size, like=scores_BRC)
     best, after = step.successors, step.beam
     tile = rows * power_of_two(blocks if wide else columns, 16)
     ends = (*gold.ends, *[-1] * (MOST_ENDS - len(gold.ends)))
@@ -80,9 +85,10 @@ def search_step(
         beam.score_BK.contiguous(), beam.is_gold_BK.contiguous().view(torch.uint8),
         gold.token_B, gold.token_B.stride(0), beam.gold_score_B, beam.gold_score_B.stride(0),
         gold.active_B.view(torch.uint8), gold.best_wrong_B.view(torch.uint8),
-        best.tokens_BJ, best.parents_BJ, best.scores_BJ, verdict.is_gold_BJ.view(torch.uint8),
+        best.tokens_BJ, best.parents_BJ, best.scores_BJ,
         verdict.violation_B.view(torch.uint8), verdict.rival_B, verdict.rival_score_B,
-        verdict.rival_ended_B.view(torch.uint8), verdict.gold_score_B,
+        verdict.rival_is_gold_B.view(torch.uint8), verdict.rival_ended_B.view(torch.uint8),
+        verdict.gold_on_beam_B.view(torch.uint8), verdict.gold_score_B,
         step.rows_N, step.tokens_N, after.score_BK, after.is_gold_BK.view(torch.uint8),
         gold.policy.margin, gold.policy.margin_per_token, columns, blocks,
         K=beam_size, KP=rows, J=kept, JP=places,
@@ -96,26 +102,36 @@ def search_step(
     return step, verdict
 
 
-def _to_fill(batch: int, beam_size: int, *, like: Tensor) -> tuple[SearchStep, Verdict]:
-    """Memory for what a step leaves."""
+def _to_fill(memory: StepMemory, t: int, batch: int, beam_size: int, *, like: Tensor) -> tuple[SearchStep, Verdict]:
+    """Memory for what step t leaves."""
     kept, rows = kept_with_gold(beam_size), batch * (beam_size + 1)
-    real, whole = like.new_empty, partial(torch.empty, dtype=torch.int64, device=like.device)
-    flag = partial(torch.empty, dtype=torch.bool, device=like.device)
-    best = TopSuccessors(parents_BJ=whole(batch, kept), tokens_BJ=whole(batch, kept), scores_BJ=real(batch, kept))
+    real, whole, flag = (partial(memory.row, t, like=like, dtype=dtype) for dtype in (None, torch.int64, torch.bool))
+    best = TopSuccessors(
+        parents_BJ=whole("parents", batch, kept),
+        tokens_BJ=whole("tokens", batch, kept),
+        scores_BJ=real("scores", batch, kept),
+    )
     verdict = Verdict(
-        violation_B=flag(batch), rival_B=whole(batch), rival_score_B=real(batch), rival_ended_B=flag(batch),
-        is_gold_BJ=flag(batch, kept), gold_score_B=real(batch),
-    )  # fmt: skip
-    after = Beam(real(batch, beam_size), flag(batch, beam_size), verdict.gold_score_B)
-    return SearchStep(best, after, rows_N=whole(rows), tokens_N=whole(rows)), verdict
+        violation_B=flag("violation", batch),
+        rival_B=whole("rival", batch),
+        rival_score_B=real("rival_score", batch),
+        rival_is_gold_B=flag("rival_is_gold", batch),
+        rival_ended_B=flag("rival_ended", batch),
+        gold_on_beam_B=flag("gold_on_beam", batch),
+        gold_score_B=real("gold_score", batch),
+    )
+    score_BK = like.new_empty(batch, beam_size)
+    after = Beam(score_BK, torch.empty_like(score_BK, dtype=torch.bool), verdict.gold_score_B)
+    rows_N = like.new_empty(rows, dtype=torch.int64)
+    return SearchStep(best, after, rows_N, torch.empty_like(rows_N)), verdict
 
 
 @triton.jit
 def _step(
     scores, scores_b, scores_r, allowed, allowed_n, maxima, normaliser, candidates, candidates_b, candidates_r,
     parent_score, is_gold, gold, gold_b, gold_before, gold_before_b, active, best_wrong,
-    tokens_out, parents_out, scores_out, is_gold_out, violation_out, rival_out, rival_score_out, rival_ended_out,
-    gold_score_out, next_rows, next_tokens, next_score, next_is_gold,
+    tokens_out, parents_out, scores_out, violation_out, rival_out, rival_score_out, rival_is_gold_out, rival_ended_out,
+    on_beam_out, gold_score_out, next_rows, next_tokens, next_score, next_is_gold,
     margin, margin_per_token, columns, blocks,
     K: tl.constexpr, KP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
     COLUMNS: tl.constexpr, LISTED: tl.constexpr, BLOCKS: tl.constexpr,
@@ -208,11 +224,13 @@ def _step(
     tl.store(tokens_out + b * J + j, token_j, mask=kept)
     tl.store(parents_out + b * J + j, parent_j.to(tl.int64), mask=kept)
     tl.store(scores_out + b * J + j, score_j, mask=kept)
-    tl.store(is_gold_out + b * J + j, is_gold_j.to(tl.uint8), mask=kept)
     tl.store(violation_out + b, violation.to(tl.uint8))
     tl.store(rival_out + b, rival.to(tl.int64))
     tl.store(rival_score_out + b, rival_score)
+    there_j = is_gold_j & (score_j != never)
+    tl.store(rival_is_gold_out + b, tl.max(tl.where(there_j & (j == rival), 1, 0), 0).to(tl.uint8))
     tl.store(rival_ended_out + b, ended_violates.to(tl.uint8))
+    tl.store(on_beam_out + b, tl.max(tl.where(there_j & (j < K), 1, 0), 0).to(tl.uint8))
     tl.store(gold_score_out + b, gold_score)
 
     # The next beam: the K best, or at a restart gold's prefix in row 0 and nothing else.

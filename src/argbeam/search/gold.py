@@ -15,7 +15,7 @@ from torch import Tensor
 
 from argbeam.data.vocabulary import SpecialTokens, one_of
 from argbeam.runtime import device as devices
-from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations
+from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations, stacked
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
 from argbeam.search.top_k import TokenScores
@@ -112,14 +112,16 @@ class GoldToken:
 class Verdict:
     """One step judged against gold. `rival_B` is the rival's place among the successors.
 
-    `gold_score_B` is less than gold's score by what the margin has grown by.
+    `gold_score_B` is less than gold's score by what the margin has grown by. `gold_on_beam_B`: gold is one of the K
+    best.
     """
 
     violation_B: Bool[Tensor, " B"]
     rival_B: Int[Tensor, " B"]
     rival_score_B: Float[Tensor, " B"]
+    rival_is_gold_B: Bool[Tensor, " B"]
     rival_ended_B: Bool[Tensor, " B"]
-    is_gold_BJ: Bool[Tensor, "B J"]
+    gold_on_beam_B: Bool[Tensor, " B"]
     gold_score_B: Float[Tensor, " B"]
 
 
@@ -158,9 +160,11 @@ def gold_step(
     gold_token_score_B = scores.in_gold_lane(gold.token_B) - gold.policy.margin_per_token
     best = scores.top_successors(beam, allowed_NC, kept=kept)
     gold_score_B = scores.rule.prefix_scores(beam.gold_score_B[:, None], gold_token_score_B[:, None, None])[:, 0, 0]
-    verdict = _judge(best, beam, gold, gold_score_B)
+    # A successor is gold if its parent was and its newest token is; the token alone does not say.
+    is_gold_BJ = beam.is_gold_BK.gather(1, best.parents_BJ) & (best.tokens_BJ == gold.token_B[:, None])
+    verdict = _judge(best, is_gold_BJ, gold, gold_score_B, beam_size)
     parents_BK, tokens_BK = best.parents_BJ[:, :beam_size], best.tokens_BJ[:, :beam_size]
-    score_BK, is_gold_BK = best.scores_BJ[:, :beam_size], verdict.is_gold_BJ[:, :beam_size]
+    score_BK, is_gold_BK = best.scores_BJ[:, :beam_size], is_gold_BJ[:, :beam_size]
     if gold.policy.restarts:
         # After a violation: gold's prefix in place 0 and nothing else. Gold's lane lies behind the beam's rows.
         restart_B1 = verdict.violation_B[:, None]
@@ -178,16 +182,15 @@ def gold_step(
 
 
 def violations_of(
-    beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, beam_size: int, stop: Stop | None, specials: SpecialTokens
+    beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, stop: Stop | None, specials: SpecialTokens
 ) -> Violations:
     """The verdicts of all steps, the violations that the policy trains on, and their rivals' tokens."""
-    gold_score_TB = torch.stack([v.gold_score_B for v in verdicts])
-    rival_score_TB = torch.stack([v.rival_score_B for v in verdicts])
-    rival_TB = torch.stack([v.rival_B for v in verdicts])
-    rival_ended_TB = torch.stack([v.rival_ended_B for v in verdicts])
-    is_gold_TBJ = torch.stack([v.is_gold_BJ for v in verdicts]) & (beams.scores_TBJ != NEVER)
-    rival_is_gold_TB = is_gold_TBJ.gather(2, rival_TB[..., None])[..., 0]
-    on_beam_TB = is_gold_TBJ[:, :, :beam_size].any(2)
+    gold_score_TB = stacked([v.gold_score_B for v in verdicts])
+    rival_score_TB = stacked([v.rival_score_B for v in verdicts])
+    rival_TB = stacked([v.rival_B for v in verdicts])
+    rival_ended_TB = stacked([v.rival_ended_B for v in verdicts])
+    rival_is_gold_TB = stacked([v.rival_is_gold_B for v in verdicts])
+    on_beam_TB = stacked([v.gold_on_beam_B for v in verdicts])
     last_B = stop_B = (gold.length_B - 1).clamp(min=0)
     if not gold.policy.restarts:
         lost_TB = ~on_beam_TB
@@ -197,7 +200,7 @@ def violations_of(
             rival_ended_TB = ended_TBJ.gather(2, rival_TB[..., None])[..., 0]
             lost_TB = lost_TB | ended_TBJ[:, :, 0]  # decoding would end here
         stop_B = torch.minimum((~lost_TB).long().cumprod(0).sum(0), last_B)
-    violation_TB = torch.stack([v.violation_B for v in verdicts])
+    violation_TB = stacked([v.violation_B for v in verdicts])
     violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
     return Violations(
         violation_BT=violation_TB.T,
@@ -211,11 +214,8 @@ def violations_of(
     )
 
 
-def _judge(best: TopSuccessors, beam: Beam, gold: GoldToken, gold_score_B: Tensor) -> Verdict:
+def _judge(best: TopSuccessors, is_gold_BJ: Tensor, gold: GoldToken, gold_score_B: Tensor, beam_size: int) -> Verdict:
     """The rival, and whether it violates the margin."""
-    beam_size = beam.score_BK.shape[1]
-    # A successor is gold if its parent was and its newest token is; the token alone does not say.
-    is_gold_BJ = beam.is_gold_BK.gather(1, best.parents_BJ) & (best.tokens_BJ == gold.token_B[:, None])
     first_wrong_B = is_gold_BJ[:, 0].long()  # place 1 if gold is first, else place 0
     rival_B = torch.where(gold.best_wrong_B, first_wrong_B, beam_size - 1)
     ended_violates_B = torch.zeros_like(gold.best_wrong_B)
@@ -227,7 +227,9 @@ def _judge(best: TopSuccessors, beam: Beam, gold: GoldToken, gold_score_B: Tenso
         rival_B = torch.where(ended_violates_B, ended_B, rival_B)
     rival_score_B = best.scores_BJ.gather(1, rival_B[:, None])[:, 0]
     violation_B = gold.active_B & (gold_score_B < rival_score_B + gold.policy.margin)
-    return Verdict(violation_B, rival_B, rival_score_B, ended_violates_B, is_gold_BJ, gold_score_B)
+    there_BJ = is_gold_BJ & (best.scores_BJ != NEVER)
+    rival_is_gold_B, on_beam_B = there_BJ.gather(1, rival_B[:, None])[:, 0], there_BJ[:, :beam_size].any(1)
+    return Verdict(violation_B, rival_B, rival_score_B, rival_is_gold_B, ended_violates_B, on_beam_B, gold_score_B)
 
 
 def segment_tokens(

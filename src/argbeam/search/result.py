@@ -1,6 +1,8 @@
 """What a step of the search finds and what a search returns, and how sequences are read back through their parents."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -94,6 +96,35 @@ class SearchResult:
     steps_B: Int[Tensor, " B"]
     beams: Beams
     violations: Violations | None
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Memory for what the steps of a search leave, of all steps side by side: `stacked` then copies nothing."""
+
+    steps: int
+    _kinds: dict[str, Tensor] = field(default_factory=dict)
+
+    def row(self, t: int, kind: str, *shape: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Uninitialised memory for what step t leaves of a kind."""
+        size = math.prod(shape)
+        if kind not in self._kinds:
+            # A kernel is compiled once more for rows that do not begin at a multiple of 16 bytes.
+            self._kinds[kind] = like.new_empty(self.steps, size + -size % 16, dtype=dtype)
+        return self._kinds[kind][t, :size].view(shape)
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """`torch.stack`; of rows that lie in one memory at equal distances, such as those of a `StepMemory`, a view."""
+    first, offsets = rows[0], [row.storage_offset() for row in rows]
+    between = offsets[1] - offsets[0] if len(rows) > 1 else first.numel()
+    memory = first.untyped_storage().data_ptr()
+    if between < first.numel() or offsets != [offsets[0] + t * between for t in range(len(rows))]:
+        return torch.stack(list(rows))
+    alike = (row.shape == first.shape and row.is_contiguous() for row in rows)
+    if not all(alike) or any(row.untyped_storage().data_ptr() != memory for row in rows):
+        return torch.stack(list(rows))
+    return first.as_strided((len(rows), *first.shape), (between, *first.stride()))
 
 
 def prefix_tokens(

@@ -22,7 +22,16 @@ from argbeam.search.fused_step import kernel_fits, kernel_step
 from argbeam.search.gold import Gold, Verdict, gold_step, gold_tokens, violations_of
 from argbeam.search.live_rows import first_state, live_rows, next_state
 from argbeam.search.recorder import StepSeen
-from argbeam.search.result import Beam, Beams, SearchResult, SearchStep, TopSuccessors, prefix_tokens
+from argbeam.search.result import (
+    Beam,
+    Beams,
+    SearchResult,
+    SearchStep,
+    StepMemory,
+    TopSuccessors,
+    prefix_tokens,
+    stacked,
+)
 from argbeam.search.score_rules import NEVER, ScoreRule
 from argbeam.search.stop_rules import Endings, Finished, Stop, ended_last
 from argbeam.search.successors import AdvancesFrom, Choices, Successors, check_end_symbol
@@ -154,6 +163,7 @@ def search_in_parts(
     limit_N = length_B[rows_N] if limited else None
     history: list[TopSuccessors] = []
     verdicts: list[Verdict] = []
+    memory = StepMemory(steps)
     read = partial(_result, settings=settings, gold=gold)
 
     live = live_rows(beam, active_TB[0], lanes=lanes) if on_host else None
@@ -167,7 +177,7 @@ def search_in_parts(
             step, endings = decode_step(beam, scores, allowed_NC, endings, settings, active_B, length_B, t)
         else:
             if not on_host and kernel_fits(scores, settings.beam_size, golds[t]):
-                step, verdict = kernel_step(beam, scores, allowed_NC, golds[t])
+                step, verdict = kernel_step(beam, scores, allowed_NC, golds[t], memory, t)
             else:
                 step, verdict = gold_step(beam, scores, allowed_NC, golds[t], start)
             verdicts.append(verdict)
@@ -268,9 +278,9 @@ def _result(
 ) -> SearchResult:
     """The finished sequences; where there are none, the beam: all of it at fixed length, else its top."""
     beams = Beams(
-        torch.stack([best.tokens_BJ for best in history]),
-        torch.stack([best.parents_BJ for best in history]),
-        torch.stack([best.scores_BJ for best in history]),
+        stacked([best.tokens_BJ for best in history]),
+        stacked([best.parents_BJ for best in history]),
+        stacked([best.scores_BJ for best in history]),
     )
     dead_B, finished, pad = endings.dead_B, endings.finished, settings.specials.pad
     if finished is not None:
@@ -294,9 +304,7 @@ def _result(
         tokens_BNT = prefix_tokens(beams, places_BN, length_BN - 1, pad=pad)
     violations = None
     if gold is not None:
-        violations = violations_of(
-            beams, verdicts, gold, beam_size=settings.beam_size, stop=settings.stop, specials=settings.specials
-        )
+        violations = violations_of(beams, verdicts, gold, stop=settings.stop, specials=settings.specials)
     if settings.stop is not None and settings.stop.cut_off:
         ended_BN = ended_BN & settings.specials.ended(tokens_BNT).any(2)
     if finished is not None:  # an unfinished output is scored by the rule for finished ones

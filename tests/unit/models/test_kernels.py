@@ -13,22 +13,27 @@ pytest.importorskip("triton", reason="kernels need Triton, which is not made for
 
 from argbeam.data.batches import Batch, Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS
-from argbeam.losses import CrossEntropy, StepLoss
-from argbeam.losses.bso import Bso, one_minus_bleu
+from argbeam.losses import CrossEntropy, StepLoss, replay_kernel
+from argbeam.losses import bso as bso_loss
+from argbeam.losses.bso import Bso, hinge_loss, one_minus_bleu
+from argbeam.losses.replay import Replayed, lanes, since_restart
 from argbeam.models import LstmSeq2Seq, Transformer, TransformerLm
 from argbeam.models.attention.cache import Cache, as_bias, attend
 from argbeam.models.attention.step_kernel import attend_to_slots, attend_to_source
 from argbeam.models.noise import Noise
 from argbeam.models.noise_kernel import dropout_mask
 from argbeam.models.recurrence import attention_kernel as attention
+from argbeam.models.recurrence import cell_kernel
 from argbeam.models.recurrence.contract import Attended, CellBack, CellIn, CombineBack, TokenVectors
 from argbeam.models.recurrence.kernel_steps import KernelSteps
 from argbeam.models.recurrence.steps import PlainSteps
 from argbeam.runtime import device as devices
 from argbeam.search import fused_step_kernel as search_step
 from argbeam.search import permutation_kernel as permutation
+from argbeam.search.constraints import trie as tries
+from argbeam.search.constraints.trie import Trie
 from argbeam.search.gold import GoldToken, MaxViolation, Restart, gold_step, segment_tokens
-from argbeam.search.result import Beam, Beams
+from argbeam.search.result import Beam, Beams, StepMemory, Violations, stacked
 from argbeam.search.score_rules import NEVER, LastScore, LogprobSum, ScoreRule, ScoreSum
 from argbeam.search.stop_rules import Stop, StopTop
 from argbeam.search.successors import Permutation, Unconstrained
@@ -138,6 +143,36 @@ def test_the_parts_of_a_step(sentences: int, lanes: int, hidden: int, words: int
     arguments = (draw(rows, hidden), draw(rows, 2 * hidden)[:, :hidden], merged_B, plain.plain_NH, mask_BH, combine_HX)
     assert_close(*(s.combine_backward(CombineBack(*arguments, out)) for s, out in zip(both, total, strict=True)))
     assert_close(*total)
+
+
+@pytest.mark.parametrize(("sentences", "lanes", "hidden", "vectors"), [(2, 17, 33, 11), (3, 5, 16, 32)])
+@interpreted
+def test_a_cell_whose_gates_are_one_product(
+    sentences: int, lanes: int, hidden: int, vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that rows and units do not fill, and depths that do and do not fill theirs; moved with what is fed or
+    not, with noise or not, and without tokens, without what is fed, without both."""
+    tiles = cell_kernel.Tiles(16, 16, 16, 4, joint=True)
+    monkeypatch.setattr(cell_kernel, "_tiles", lambda *_: tiles)
+    generator = torch.Generator().manual_seed(hidden)
+    draw, rows = partial(torch.randn, generator=generator), sentences * lanes
+    mask_BH = (torch.rand(sentences, 3, hidden, generator=generator) < 0.7).float()[:, 1] / 0.7
+    tokens = TokenVectors(torch.randint(0, 9, (rows,), generator=generator), draw(9, vectors))
+    weight_GI = draw(4 * hidden, 2 * hidden + vectors)
+    given = CellIn(draw(4 * hidden), draw(rows, hidden), draw(rows, hidden), draw(4 * hidden, hidden))
+    moved = given._replace(base_NG=draw(rows, 4 * hidden), rows_N=torch.randint(0, rows, (rows,), generator=generator))
+    fed: dict[str, Any] = {"fed_NA": draw(rows, hidden), "input_GI": weight_GI[:, hidden + vectors :]}
+    both = {**fed, "tokens": tokens, "input_GI": weight_GI[:, hidden:]}
+    for case in (
+        given,
+        given._replace(tokens=tokens, input_GI=weight_GI[:, :vectors]),
+        given._replace(**fed),
+        given._replace(**both, fed_noise_BA=mask_BH),
+        moved._replace(**both),
+        moved._replace(**both, fed_noise_BA=mask_BH),
+        moved._replace(**both, fed_noise_BA=mask_BH, fed_moves=False),
+    ):
+        assert_close(cell_kernel.cell(case), PlainSteps.cell(case))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -273,19 +308,19 @@ def test_a_step_of_the_search(
         scores_BRC, allowed_NC = scores_BRC.mT.contiguous().mT, allowed_NC.T.contiguous().T
         candidates_BRC = None if candidates_BRC is None else candidates_BRC.mT.contiguous().mT
     step, judged = search_step.search_step(
-        beam, scores_BRC, candidates_BRC, allowed_NC, gold, sums=rule.adds_up, normalise=normalise
+        beam, scores_BRC, candidates_BRC, allowed_NC, gold, StepMemory(2), 1, sums=rule.adds_up, normalise=normalise
     )
     best, expected = step.successors, plain.successors
     there_BJ = expected.scores_BJ > NEVER
     assert_close(best.scores_BJ, expected.scores_BJ)
     assert_close(step.beam.gold_score_B, verdict.gold_score_B)
     assert_close(step.beam.score_BK, plain.beam.score_BK)
-    for name in ("gold_score_B", "rival_score_B", "violation_B", "rival_ended_B"):
+    for name in ("gold_score_B", "rival_score_B", "violation_B", "rival_ended_B", "gold_on_beam_B"):
         assert_close(getattr(judged, name), getattr(verdict, name))
     assert torch.equal(best.tokens_BJ[there_BJ], expected.tokens_BJ[there_BJ])
     assert torch.equal(best.parents_BJ[there_BJ], expected.parents_BJ[there_BJ])
-    assert torch.equal(judged.is_gold_BJ & there_BJ, verdict.is_gold_BJ & there_BJ)
-    assert torch.equal(judged.rival_B[verdict.violation_B], verdict.rival_B[verdict.violation_B])
+    for name in ("rival_B", "rival_is_gold_B"):
+        assert torch.equal(getattr(judged, name)[verdict.violation_B], getattr(verdict, name)[verdict.violation_B])
     alive_BK = plain.beam.score_BK > NEVER
     alive_N = torch.cat([alive_BK, torch.ones(batch, 1, dtype=torch.bool)], 1).flatten()  # gold's row always is
     assert torch.equal(step.rows_N[alive_N], plain.rows_N[alive_N])
@@ -330,9 +365,12 @@ def test_scores_that_are_not_numbers_lead_nowhere_outside() -> None:
     """Rows and tokens must exist, whatever the scores: the next step reads from there."""
     yes_B = torch.ones(2, dtype=torch.bool)
     beam = Beam(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2))
+    memory = StepMemory(1)
     gold = GoldToken(Restart(1.0), (), torch.tensor([1, 2]), yes_B, ~yes_B)
     allowed_1C = torch.ones(1, 7, dtype=torch.bool)
-    step, _ = search_step.search_step(beam, torch.full((2, 4, 7), torch.nan), None, allowed_1C, gold, sums=False)
+    step, _ = search_step.search_step(
+        beam, torch.full((2, 4, 7), torch.nan), None, allowed_1C, gold, memory, 0, sums=False
+    )
     assert step.rows_N.min() >= 0 and step.rows_N.max() < 8
     assert step.tokens_N.min() >= 0 and step.tokens_N.max() < 7
 
@@ -500,6 +538,108 @@ def test_segments_are_read_back_as_by_plain_steps(
         monkeypatch.setattr(devices, "kernels_usable", lambda *_, usable=usable: usable)
         found.append(segment_tokens(beams, *given))
     assert found[0].shape == (batch, read, steps) and torch.equal(*found)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize(("rule", "per_token"), [(LastScore(), 0.0), (ScoreSum(), 0.0), (LogprobSum(), 0.3)])
+@pytest.mark.parametrize(("batch", "steps"), [(1, 1), (3, 2), (5, 7), (2, 40)])
+def test_the_loss_from_replayed_scores(batch: int, steps: int, rule: ScoreRule, per_token: float, broken: bool) -> None:
+    """Loss, slopes and every sum for the records, in the order of the records; sentences may be empty."""
+    generator = torch.Generator().manual_seed(batch)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    length_B = torch.randint(steps + 1, (batch,), generator=generator)
+    length_B[0] = steps
+    violation_TB = (draw(steps, batch) < -0.2) & (torch.arange(steps)[:, None] < length_B)
+    violation_TB[-1, 0] = True
+    score_TB2 = draw(steps, batch, 2)
+    behind_BT = since_restart((score_TB2[..., 1] - score_TB2[..., 0]).T, violation_TB.T)
+    rival_score_BT = behind_BT if rule.adds_up and not per_token else draw(batch, steps)  # as in the search, or not
+    if broken:
+        score_TB2[steps // 2, 0, 0] = torch.nan
+    found = Violations(
+        violation_BT=violation_TB.T,
+        rival_BT=torch.randint(4, 9, (batch, steps), generator=generator),
+        rival_is_gold_BT=((draw(steps, batch) < -0.8) & violation_TB).T,
+        rival_ended_BT=((draw(steps, batch) < -0.8) & violation_TB).T,
+        gold_score_BT=torch.zeros(batch, steps),
+        rival_score_BT=rival_score_BT,
+        gold_on_beam_B=draw(batch) < 0.5,
+        stop_B=length_B - 1,
+    )
+    found = Violations(**{name: value.to(DEVICE) for name, value in vars(found).items()})
+    bso = Bso(Permutation(), 3, rule=rule, margin=1.5, margin_per_token=per_token, cost_scale=0.7, open_length=False)
+    scores = [score_TB2.to(DEVICE).requires_grad_() for _ in range(2)]
+    length_B = length_B.to(DEVICE)
+    plain = hinge_loss(bso, found, Replayed(scores[0]), torch.zeros_like(found.rival_BT), length_B)
+    quick = bso_loss.hinge_by_kernel(bso, found, Replayed(scores[1]), length_B)
+    assert_close(quick.total, plain.total, equal_nan=True)
+    assert list(quick.sums) == list(plain.sums) and plain.sums["violations"] > 0
+    assert not quick.total._is_view()  # users may change it in place
+    assert bool(quick.total.isnan()) == broken  # such an update is left out, and so are its gradient and its counts
+    if not broken:
+        assert_close(dict(quick.sums), dict(plain.sums))
+        outs = zip((plain, quick), scores, strict=True)
+        expected, slopes = (torch.autograd.grad(3 * out.total, scores)[0] for out, scores in outs)
+        assert_close(slopes, expected)
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(1, 1), (3, 5), (70, 4)])
+def test_what_the_lanes_of_a_replay_read(batch: int, steps: int) -> None:
+    """Tensors of losses are of any layout: sentence by sentence, or step by step."""
+    generator = torch.Generator().manual_seed(steps)
+    gold_BT = torch.randint(4, 50, (batch, steps + 1), generator=generator)[:, :steps]
+    rival_TB = torch.randint(4, 50, (steps, batch), generator=generator)
+    restart_TB = torch.rand(steps, batch, generator=generator) < 0.4
+    given = [x.to(DEVICE) for x in (gold_BT, rival_TB)]
+    given = [given[0], given[1].T, restart_TB.to(DEVICE).T]
+    for quick, plain in zip(replay_kernel.lanes(*given, BOS), lanes(*given, BOS), strict=True):
+        assert torch.equal(quick, plain)
+
+
+@pytest.mark.parametrize("dense", [0, 1 << 23], ids=["searched", "dense"])
+def test_a_trie_steps_by_kernels_as_by_plain_torch(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows move and take a token, of the trie or not; after every step the same nodes, lists and ways to an end."""
+    monkeypatch.setattr(tries, "_DENSE", dense)
+    entries = [(4, 5, 6), (4, 5), (4, 7, 7, 5), (6,), (9, 4), (9, 5), (9, 6), (9, 4, 4)]
+    entries += [(8, last) for last in range(4, 700)]  # more than one program lists
+    batch = make_batch([Example((4,), (4, EOS), i) for i in range(3)]).to(DEVICE)
+    start = Trie.of(entries, vocabulary=700).start(batch).select(torch.arange(150, device=DEVICE) % 3)
+    generator = torch.Generator().manual_seed(1)
+    steps = [
+        (torch.randint(150, (150,), generator=generator), torch.randint(4, 10, (150, 2), generator=generator)[:, 0])
+        for _ in range(4)
+    ]
+    seen = []
+    for usable in (False, True):
+        monkeypatch.setattr(devices, "kernels_usable", lambda *_, usable=usable: usable)
+        choices, states = start, []
+        for rows_N, tokens_N in steps:
+            choices = choices.advance_from(rows_N.to(DEVICE), tokens_N.to(DEVICE))
+            listed = choices._successors()
+            assert listed.to_end is not None
+            real_NW = listed.real_NW
+            states.append([choices.node_N, real_NW, listed.tokens_NW[real_NW], listed.to_end()[real_NW]])
+        seen.append(states)
+    assert seen[0][0][1].any() and not seen[0][0][1].all()
+    for plain, quick in zip(*seen, strict=True):
+        assert all(map(torch.equal, plain, quick))
+
+
+def test_rows_that_lie_side_by_side_are_not_copied() -> None:
+    memory, like = StepMemory(3), torch.zeros(1)
+    rows = [memory.row(t, "tokens", 2, 5, like=like, dtype=torch.int64) for t in range(3)]
+    for t, row in enumerate(rows):
+        row.fill_(t)
+    together = stacked(rows)
+    assert torch.equal(together, torch.stack(rows)) and together.data_ptr() == rows[0].data_ptr()
+    assert stacked(rows[1:]).data_ptr() == rows[1].data_ptr() and stacked(rows[:1]).shape == (1, 2, 5)
+    whole = torch.arange(24).view(4, 2, 3)
+    for others in ([rows[0], rows[2].clone()], [rows[2], rows[1]], [rows[0], rows[0]], [whole[0].T, whole[1].T]):
+        assert torch.equal(stacked(others), torch.stack(others))
+        assert stacked(others).untyped_storage().data_ptr() != others[0].untyped_storage().data_ptr()
 
 
 def _gradients(

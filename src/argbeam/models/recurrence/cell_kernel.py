@@ -4,7 +4,7 @@ The backward kernel ends at the gates: from there one product gives the gradient
 may read the state of other rows: a beam search moves hypotheses, and a replay restarts a rival from gold.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -23,12 +23,12 @@ def cell(given: CellIn) -> CellOut:
     read, table = (h_NH, h_NH) if tokens is None else (tokens.tokens_N.contiguous(), tokens.table_VE)
     assert all(x is None or x.is_contiguous() for x in (table, rows_N)) and base_NG.stride(-1) == 1
     out = CellOut(*(h_NH.new_empty(count, n * hidden) for n in (1, 1, 4)))
-    rows, units, depth, warps = _tiles(count, h_NH.device)
+    tiles = _tiles(count, h_NH.device)
     nothing = h_NH
     fed: Any = nothing if fed_NA is None else fed_NA
     weight: Any = nothing if input_GI is None else input_GI
     vectors = 0 if tokens is None else table.shape[1]
-    _cell[(-(-count // rows), -(-hidden // units))](
+    (_joint_cell if tiles.joint else _cell)[(-(-count // tiles.rows), -(-hidden // tiles.units))](
         base_NG, base_NG.stride(0) if base_NG.dim() == 2 and base_NG.shape[0] > 1 else 0,
         read, table, weight, weight.stride(0),
         fed, fed.stride(0), weight[:, vectors:], weight.stride(0), *noise_arguments(fed_noise_BA, nothing, count),
@@ -36,16 +36,31 @@ def cell(given: CellIn) -> CellOut:
         recurrent_GH, recurrent_GH.stride(0), out.h_NH, out.c_NH, out.gates_NG, count,
         H=hidden, E=vectors, A=0 if fed_NA is None else fed_NA.shape[1],
         NOISE=fed_noise_BA is not None, MOVES=fed_moves, ROWS=rows_N is not None,
-        BLOCK_N=rows, BLOCK_H=units, BLOCK_K=depth, PRECISION=products(), num_warps=warps,
+        BLOCK_N=tiles.rows, BLOCK_H=tiles.units, BLOCK_K=tiles.depth, PRECISION=products(),
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
 
 
-def _tiles(count: int, device: torch.device) -> tuple[int, int, int, int]:
-    """Rows, units and depth of a block, and its warps: wide beams fill the device with blocks that load less."""
-    if count >= 2048 and shared_memory(device) >= 2**17:
-        return 128, 32, 32, 8
-    return (16, 16, 64, 2) if count <= 128 else (32 if count <= 256 else 64, 16, 64, 4)
+class Tiles(NamedTuple):
+    """Rows, units and depth of a block, its warps, and how many blocks of products are under way at once.
+
+    `joint`: the four gates are one product.
+    """
+
+    rows: int
+    units: int
+    depth: int
+    warps: int
+    stages: int = 3
+    joint: bool = False
+
+
+def _tiles(count: int, device: torch.device) -> Tiles:
+    """Wide beams fill the device with blocks that load less."""
+    if count >= 2048 and shared_memory(device) >= 5 << 15:  # what its stages take
+        return Tiles(128, 32, 32, 8, stages=4, joint=True)
+    return Tiles(16, 16, 64, 2) if count <= 128 else Tiles(32 if count <= 256 else 64, 16, 64, 4)
 
 
 @triton.jit
@@ -92,18 +107,9 @@ def _cell(
         i_gate, f_gate, g_gate, o_gate = _products(
             x, recurrent_w, recurrent_g, k, u, i_gate, f_gate, g_gate, o_gate, H, H, PRECISION
         )
-    i_gate, f_gate, o_gate = tl.sigmoid(i_gate), tl.sigmoid(f_gate), tl.sigmoid(o_gate)
-    g_gate = tanh(g_gate)
-    before = tl.load(c + came[:, None] * c_n + u[None, :], mask=here, other=0.0)
-    after = f_gate * before + i_gate * g_gate
-    at = n[:, None] * H + u[None, :]
-    tl.store(c_out + at, after, mask=here)
-    tl.store(h_out + at, o_gate * tanh(after), mask=here)
-    at = n[:, None] * (4 * H) + u[None, :]
-    tl.store(gates_out + at, i_gate, mask=here)
-    tl.store(gates_out + at + H, f_gate, mask=here)
-    tl.store(gates_out + at + 2 * H, g_gate, mask=here)
-    tl.store(gates_out + at + 3 * H, o_gate, mask=here)
+    _finish(
+        i_gate, f_gate, g_gate, o_gate, c + came[:, None] * c_n + u[None, :], h_out, c_out, gates_out, n, u, here, H
+    )
 
 
 @triton.jit
@@ -118,6 +124,85 @@ def _products(
     g_gate = tl.dot(x, tl.load(at + 2 * H * w_g, mask=inside, other=0.0), g_gate, input_precision=PRECISION)
     o_gate = tl.dot(x, tl.load(at + 3 * H * w_g, mask=inside, other=0.0), o_gate, input_precision=PRECISION)
     return i_gate, f_gate, g_gate, o_gate
+
+
+@triton.jit
+def _joint_cell(
+    base, base_n, tokens, table, embedding_w, embedding_g, fed, fed_n, fed_w, fed_g, noise, noise_b, noise_rows,
+    source, h, h_n, c, c_n, recurrent_w, recurrent_g, h_out, c_out, gates_out, count,
+    H: tl.constexpr, E: tl.constexpr, A: tl.constexpr, NOISE: tl.constexpr, MOVES: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    # Places past the last row or unit read the first one; nothing of theirs is stored.
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = n < count
+    inside = tl.where(row, n, 0)
+    came = inside.to(tl.int64)
+    if ROWS:
+        came = tl.load(source + inside)
+    # The four gates of a unit lie together.
+    column = tl.arange(0, 4 * BLOCK_H)
+    unit = tl.program_id(1) * BLOCK_H + column // 4
+    g = (column % 4) * H + tl.where(unit < H, unit, 0)
+    total = tl.zeros((BLOCK_N, 4 * BLOCK_H), tl.float32)
+    if E > 0:
+        x_at, w_at = table + tl.load(tokens + inside) * E, embedding_w + g * embedding_g
+        total = _joint_product(total, x_at, w_at, x_at, E, False, BLOCK_K, PRECISION)
+    if A > 0:
+        x_at, w_at = fed + (came if MOVES else inside.to(tl.int64)) * fed_n, fed_w + g * fed_g
+        noise_at = noise + (inside // noise_rows) * noise_b
+        total = _joint_product(total, x_at, w_at, noise_at, A, NOISE, BLOCK_K, PRECISION)
+    x_at, w_at = h + came * h_n, recurrent_w + g * recurrent_g
+    total = _joint_product(total, x_at, w_at, x_at, H, False, BLOCK_K, PRECISION)
+    i_and_g, f_and_o = tl.split(tl.reshape(total, (BLOCK_N, BLOCK_H, 2, 2)))
+    i_gate, g_gate = tl.split(i_and_g)
+    f_gate, o_gate = tl.split(f_and_o)
+
+    u = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    here = row[:, None] & (u < H)[None, :]
+    at = base + n[:, None] * base_n + u[None, :]
+    i_gate += tl.load(at, mask=here, other=0.0)
+    f_gate += tl.load(at + H, mask=here, other=0.0)
+    g_gate += tl.load(at + 2 * H, mask=here, other=0.0)
+    o_gate += tl.load(at + 3 * H, mask=here, other=0.0)
+    _finish(
+        i_gate, f_gate, g_gate, o_gate, c + came[:, None] * c_n + u[None, :], h_out, c_out, gates_out, n, u, here, H
+    )
+
+
+@triton.jit
+def _joint_product(
+    total, x_at, w_at, noise_at, K: tl.constexpr, NOISE: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Add the rows at `x_at` times the columns at `w_at`, K deep."""
+    for k0 in range(0, K, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        if K % BLOCK_K == 0:
+            x, w = tl.load(x_at[:, None] + k[None, :]), tl.load(w_at[:, None] + k[None, :])
+        else:
+            x = tl.load(x_at[:, None] + k[None, :], mask=(k < K)[None, :], other=0.0)
+            w = tl.load(w_at[:, None] + k[None, :], mask=(k < K)[None, :], other=0.0)
+        if NOISE:
+            x *= tl.load(noise_at[:, None] + k[None, :], mask=(k < K)[None, :], other=0.0)
+        total = tl.dot(x, tl.trans(w), total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def _finish(i_gate, f_gate, g_gate, o_gate, before_at, h_out, c_out, gates_out, n, u, here, H: tl.constexpr):
+    """The new state from the gates before their functions and the cell at `before_at`; both are stored."""
+    i_gate, f_gate, o_gate = tl.sigmoid(i_gate), tl.sigmoid(f_gate), tl.sigmoid(o_gate)
+    g_gate = tanh(g_gate)
+    before = tl.load(before_at, mask=here, other=0.0)
+    after = f_gate * before + i_gate * g_gate
+    at = n[:, None] * H + u[None, :]
+    tl.store(c_out + at, after, mask=here)
+    tl.store(h_out + at, o_gate * tanh(after), mask=here)
+    at = n[:, None] * (4 * H) + u[None, :]
+    tl.store(gates_out + at, i_gate, mask=here)
+    tl.store(gates_out + at + H, f_gate, mask=here)
+    tl.store(gates_out + at + 2 * H, g_gate, mask=here)
+    tl.store(gates_out + at + 3 * H, o_gate, mask=here)
 
 
 @triton.jit

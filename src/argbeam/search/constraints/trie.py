@@ -26,8 +26,12 @@ from torch import Tensor
 from argbeam.data.batches import Batch
 from argbeam.data.vocabulary import STANDARD, SpecialTokens
 from argbeam.errors import DataError
+from argbeam.runtime import device as devices
 from argbeam.runtime.device import power_of_two
 from argbeam.search.successors import NO_END, Listed
+
+if devices.TRITON_INSTALLED:
+    from argbeam.search.constraints import trie_kernel
 
 NOWHERE, ROOT = 0, 1
 # Levels have a table while all tables together have at most so many entries, of 4 bytes each.
@@ -237,14 +241,28 @@ class TrieChoices:
             node_N = torch.where(self.tables.key_E[edge_N] == key_N, edge_N + 2, NOWHERE)
         return replace(self, node_N=node_N, depth=self.depth + 1)
 
+    def advance_from(self, rows_N: Int[Tensor, " N"], tokens_N: Int[Tensor, " N"]) -> "TrieChoices":
+        if self.depth >= self.tables.dense_levels or not devices.kernels_usable(self.node_N, tokens_N):
+            return self.select(rows_N).advance(tokens_N)
+        node_N = trie_kernel.children(self.tables.child_DV, self.node_N, rows_N, tokens_N)
+        return replace(self, node_N=node_N, depth=self.depth + 1)
+
     def select(self, rows_N: Int[Tensor, " N"]) -> "TrieChoices":
         return replace(self, node_N=self.node_N.index_select(0, rows_N))
 
     def _successors(self) -> Listed:
         """The tokens of the edges of each prefix's node."""
-        tables = self.tables
-        span_N2 = tables.first_X.unfold(0, 2, 1)[self.node_N]
-        edges_NW = span_N2[:, :1] + tables.place_W[: tables.width(self.depth)]
+        tables, width = self.tables, self.tables.width(self.depth)
+
+        def edges_of(span_N2: Tensor) -> Tensor:
+            return span_N2[:, :1] + tables.place_W[:width]
+
+        spans_X2 = tables.first_X.unfold(0, 2, 1)
+        if devices.kernels_usable(self.node_N):
+            tokens_NW, real_NW = trie_kernel.edges(tables.first_X, tables.token_Y, self.node_N, width)
+            return Listed(tokens_NW, real_NW, lambda: tables.to_end_Y[edges_of(spans_X2[self.node_N])])
+        span_N2 = spans_X2[self.node_N]
+        edges_NW = edges_of(span_N2)
         real_NW = edges_NW < span_N2[:, 1:]
         return Listed(tables.token_Y[edges_NW].long(), real_NW, lambda: tables.to_end_Y[edges_NW])
 
