@@ -1,7 +1,12 @@
 """Every kernel against its plain torch twin, on the CPU by Triton's interpreter."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -437,6 +442,23 @@ def test_attention_kernels_fit_the_memory_of_a_device(device_has: int, monkeypat
     attended = Attended(keys_BSH, keys_BSH, torch.zeros(1, 256, dtype=torch.bool))
     context_NH, _ = KernelSteps.attention(query_NH, attended)
     assert_close(context_NH, (query_NH @ keys_BSH[0].T).softmax(1) @ keys_BSH[0])
+
+
+@pytest.mark.parametrize(
+    ("capability", "device_has", "unused"),
+    [(86, 101376, {"_joint_cell"}), (90, 232448, set())],
+    ids=["RTX 3090", "H100"],
+)
+def test_every_kernel_compiles_for_a_device(capability: int, device_has: int, unused: set[str]) -> None:
+    """The interpreter takes what Triton's compiler and a device's memory do not."""
+    program = Path(__file__).parents[2] / "support" / "gpu_compiler.py"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(program), str(capability), str(device_has)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    taken = json.loads(ran.stdout)
+    assert {name for name, memory in taken.items() if memory is None} == unused
+    assert max(memory for memory in taken.values() if memory is not None) <= device_has
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
