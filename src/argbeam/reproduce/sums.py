@@ -93,13 +93,14 @@ def _transformer_constrained(task: str, variant: str = "", *sets: str) -> tuple[
     )
 
 
-def _minimum_risk(task: str) -> tuple[System, ...]:
+def _minimum_risk(task: str, variant: str = "", *sets: str) -> tuple[System, ...]:
     baseline, mrt = f"transformer/{task}_cross_entropy", f"transformer/{task}_mrt"
+    plain = (System(_TRANSFORMER[0], baseline, variant, sets), System("MRT", mrt, variant, sets))
     by_length = (
-        System(_TRANSFORMER[1], baseline, by_length=True),
-        System("MRT, by length", mrt, by_length=True),
+        System(_TRANSFORMER[1], baseline, variant, sets, by_length=True),
+        System("MRT, by length", mrt, variant, sets, by_length=True),
     )
-    return (System(_TRANSFORMER[0], baseline), System("MRT", mrt), *(by_length if task == "translation" else ()))
+    return (*plain, *(by_length if task == "translation" else ()))
 
 
 def _tables(
@@ -132,7 +133,7 @@ _ADDED_PARSING = (
     "stages.bso.loss.margin_per_token=0",
 )
 # Five times the pairs of Multi30k: fewer epochs are more updates. Rotary positions were not tried.
-_TATOEBA = (*_ADDED, "stages.cross_entropy.epochs=12", "stages.bso.epochs=6")
+_TATOEBA = (*_ADDED, "stages.cross_entropy.epochs=12")
 _SUMS_TABLES = _tables(
     "sums",
     "LSTM with sums",
@@ -152,7 +153,7 @@ _TRANSFORMER_TABLES = _tables(
         "translation": _transformer_translation(),
         "word_ordering": _transformer_constrained("word_ordering"),
         "parsing": _transformer_constrained("parsing"),
-        "tatoeba": _transformer_translation("tatoeba", *_TATOEBA),
+        "tatoeba": _transformer_translation("tatoeba", *_TATOEBA, "stages.bso.epochs=6"),
     },
 )
 _SINUSOIDAL_TABLES = _tables(
@@ -168,7 +169,10 @@ _MRT_TABLES = _tables(
     "transformer_mrt",
     "Transformer, minimum risk",
     _TRANSFORMER,
-    {task: _minimum_risk(task) for task in ("translation", "word_ordering", "parsing")},
+    {
+        **{task: _minimum_risk(task) for task in ("translation", "word_ordering", "parsing")},
+        "tatoeba": _minimum_risk("translation", "tatoeba", *_TATOEBA, "stages.mrt.epochs=3"),
+    },
 )
 FURTHER = (*_SUMS_TABLES, *_TRANSFORMER_TABLES, *_SINUSOIDAL_TABLES, *_MRT_TABLES, *CONSTRAINT_TABLES)
 GROUPS = {

@@ -33,6 +33,7 @@ from argbeam.search.score_rules import SCORE_RULES, LogprobSum, ScoreRule, with_
 from argbeam.search.stop_rules import STOPS, Stop
 from argbeam.search.successors import Unconstrained
 from argbeam.settings import Recipe
+from argbeam.settings.recipe import Rules
 from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Item
@@ -222,11 +223,13 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     """`load` without the choice of a length power."""
     found = load_checkpoint(path) if path.is_file() else finished_model(path)
     with interpreting(found.path):
-        recipe = recipe_from_json(found.meta["recipe"], where=str(found.path))
+        trained = SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]]
+        kept = _rules_of(*trained, found.meta.get("stage", ""))
+        recipe = recipe_from_json(found.meta["recipe"], where=str(found.path), weights=kept)
         if any(override.strip().startswith("data.root") for override in overrides) and not hasattr(recipe.data, "root"):
             raise ConfigError(f"data.root (--data): {path} reads no files; its data is {recipe.data.kind}")
-        recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path)) if overrides else recipe
-        rule, stop = decode_rules(SCORE_RULES[found.meta["rule"]], STOPS[found.meta["stop"]], recipe.decode)
+        recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path), weights=kept) if overrides else recipe
+        rule, stop = decode_rules(*trained, recipe.decode)
         stage = found.meta.get("stage", list(recipe.stages)[-1])  # missing in files of version 0.1
         if stage not in ["", *recipe.stages]:
             raise ValueError(f"stage = {stage!r}: the recipe has none of that name")
@@ -242,6 +245,11 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     return Run(
         recipe, task, model, rule, stop, chosen, path, stage, weights, captured=captured, start_search=start_search
     )
+
+
+def _rules_of(rule: ScoreRule, stop: Stop, stage: str) -> Rules:
+    """The rules of the weights that this stage kept; without a name, those that training started from."""
+    return Rules(rule.name, stop.name, f"with {rule.name}, the rule of the weights{stage and f' of stages.{stage}'}")
 
 
 def network_of(recipe: Recipe, task: Task) -> Network:

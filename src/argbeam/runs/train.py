@@ -27,6 +27,7 @@ from argbeam.settings import Recipe
 from argbeam.settings.data import beyond_beam
 from argbeam.settings.losses import SequenceLoss
 from argbeam.settings.models import RANDOM_WEIGHTS, HuggingFaceModelSettings
+from argbeam.settings.recipe import Rules, check_search
 from argbeam.settings.recipe_files import difference, in_short, recipe_to_json
 from argbeam.tasks import Task, constraints
 from argbeam.tasks.contract import Item
@@ -166,6 +167,10 @@ def _start(recipe: Recipe) -> Run:
     changed = [line for line in changed if not line.startswith(("model.dropout", "model.vectors", "task.constraint"))]
     if changed:
         raise ConfigError(f"start = {recipe.start}: that run differs in {in_short(changed)}")
+    try:
+        check_search(recipe.decode, Rules(run.rule.name, run.stop.name, f"with {run.rule.name}, its rule"))
+    except ValueError as error:
+        raise ConfigError(f"start = {recipe.start}: {error}") from None
     return run
 
 

@@ -73,7 +73,7 @@ class BsoLoss(SearchLoss):
     rule: Literal["last_score", "score_sum", "logprob_sum"] = Field(
         default="last_score",
         description="score of a prefix: its last token's, or the sum of scores or log-probabilities; "
-        "default for Transformers: score_sum",
+        "default for Transformers: score_sum, for Hugging Face models: logprob_sum",
     )
     margin: float = Field(default=1.0, ge=0, description="required lead of gold's score over the rival's")
     margin_per_token: float = Field(

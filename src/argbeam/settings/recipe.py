@@ -2,14 +2,21 @@
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationError, WrapValidator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, WrapValidator, model_validator
 
 from argbeam.settings.constraints import NoConstraint
 from argbeam.settings.data import Data, Task, Text2TextTask
 from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, MrtLoss, SearchLoss
-from argbeam.settings.models import HuggingFaceModelSettings, LstmLmModel, LstmModel, Model
+from argbeam.settings.models import (
+    HuggingFaceModelSettings,
+    LstmLmModel,
+    LstmModel,
+    Model,
+    TransformerLmModel,
+    TransformerModel,
+)
 from argbeam.settings.stages import Batching, Stage
 from argbeam.settings.strict import MOST_BEAM, Settings
 
@@ -52,7 +59,7 @@ class Decode(Settings):
 
     beam: int = Field(default=5, ge=1, le=MOST_BEAM, description="K_te, the beam unless the command gives one")
     stop: Literal["auto", "top", "best"] = Field(
-        default="auto", description="end of the search in open-length tasks; auto: as in the last stage's loss"
+        default="auto", description="end of the search in open-length tasks; auto: as in the loss of the weights"
     )
     length_power: Annotated[float | Literal["dev"], WrapValidator(_power)] = Field(
         default=0.0,
@@ -153,8 +160,7 @@ class Recipe(Settings):
     def _rule_by_model(cls, table: Any) -> Any:
         """The table with BSO's score rule in every stage: records and run folders have the rule in force."""
         match table:
-            case {"model": {"kind": str(kind)}, "stages": dict(stages)} if kind in BSO_RULE_OF_MODEL:
-                rule = BSO_RULE_OF_MODEL[kind]
+            case {"model": model, "stages": dict(stages)} if rule := BSO_RULE_OF_MODEL.get(_kind(model), ""):
                 return {**table, "stages": {name: _with_rule(stage, rule) for name, stage in stages.items()}}
         return table
 
@@ -201,33 +207,65 @@ class Recipe(Settings):
                 raise ValueError(f"text.{name}: the tokenizer of the model reads raw text; must be {json.dumps(value)}")
 
     @model_validator(mode="after")
-    def _search_fits_the_model(self) -> "Recipe":
-        name, last = list(self.stages.items())[-1]
-        rule, power = rule_of(last.loss), json.dumps(self.decode.length_power)
-        trained = last.loss.stop if isinstance(last.loss, SearchLoss) else "best"
-        stop = trained if self.decode.stop == "auto" else self.decode.stop
-        if self.decode.length_power and not rule.endswith("logprob_sum"):
-            raise ValueError(
-                f"decode.length_power = {power}: only for models that sum log-probabilities; "
-                f"must be 0 after {last.loss.kind} with {rule}, the loss of stages.{name}"
-            )
-        if self.decode.length_power and stop == "top":
-            raise ValueError(
-                f'decode.length_power = {power}: the stop rule "top" compares no lengths; must be 0, or '
-                'decode.stop = "best"'
-            )
-        if stop == "best" and rule == "score_sum":
-            raise ValueError(
-                'decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
-                f"score_sum, the rule of stages.{name}.loss"
-            )
+    def _search_fits_the_model(self, info: ValidationInfo) -> "Recipe":
+        """Whichever weights are kept: those of any stage may be, and the epochs of each are decoded too."""
+        for rules in [info.context] if info.context else [_rules_of(*stage) for stage in self.stages.items()]:
+            check_search(self.decode, rules)
         return self
 
 
+class Rules(NamedTuple):
+    """The score rule and the stop rule of weights, by their names; `weights` says which weights, for messages."""
+
+    score: str
+    stop: str
+    weights: str
+
+
+def _rules_of(name: str, stage: Stage) -> Rules:
+    rule, loss = rule_of(stage.loss), stage.loss
+    stop = loss.stop if isinstance(loss, SearchLoss) else "best"
+    return Rules(rule, stop, f"after {loss.kind} with {rule}, the loss of stages.{name}")
+
+
+def check_search(decode: Decode, rules: Rules) -> None:
+    """Raise a ValueError where weights with these rules cannot be searched as `decode` says."""
+    power, stop = json.dumps(decode.length_power), rules.stop if decode.stop == "auto" else decode.stop
+    if decode.length_power and not rules.score.endswith("logprob_sum"):
+        raise ValueError(
+            f"decode.length_power = {power}: only for models that sum log-probabilities; must be 0 {rules.weights}"
+        )
+    if decode.length_power and stop == "top":
+        raise ValueError(
+            f'decode.length_power = {power}: the stop rule "top" compares no lengths; must be 0, or '
+            'decode.stop = "best"'
+        )
+    if decode.stop == "best" and rules.score == "score_sum":
+        raise ValueError(
+            'decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" '
+            f"{rules.weights}"
+        )
+
+
+def _kind(model: Any) -> str:
+    """The kind of a model's table or settings; a wrong kind is reported later."""
+    match model:
+        case {"kind": str(kind)}:
+            return kind
+        case TransformerModel() | TransformerLmModel() | HuggingFaceModelSettings():
+            return model.kind
+    return ""
+
+
 def _with_rule(stage: Any, rule: str) -> Any:
+    """A stage, as a table or as settings, with this rule where its loss is BSO and names none."""
     match stage:
         case {"loss": {"kind": "bso", **others} as loss} if "rule" not in others:
             return {**stage, "loss": {**loss, "rule": rule}}
+        case {"loss": BsoLoss() as loss} if "rule" not in loss.model_fields_set:
+            return {**stage, "loss": loss.model_copy(update={"rule": rule})}
+        case Stage(loss=BsoLoss() as loss) if "rule" not in loss.model_fields_set:
+            return stage.model_copy(update={"loss": loss.model_copy(update={"rule": rule})})
     return stage
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from argbeam.errors import ConfigError
 from argbeam.files import reading
 from argbeam.settings.mistakes import clipped, dotted, first_mistake, hint, kind_of
-from argbeam.settings.recipe import Recipe
+from argbeam.settings.recipe import Recipe, Rules
 
 _SHIPPED = Path(__file__).parent / "recipes"
 _DROPPED = "none"  # --set stages.pretrain=none leaves that stage out
@@ -34,13 +34,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return parse_recipe(table, overrides, where=str(path))
 
 
-def parse_recipe(mapping: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
-    """The recipe in a mapping as tomllib returns it; `where` starts the error messages."""
+def parse_recipe(
+    mapping: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe", weights: Rules | None = None
+) -> Recipe:
+    """The recipe in a mapping as tomllib returns it; `where` starts the error messages.
+
+    Settings of decoding must fit the rules of the `weights` of a trained run, and without them those of every stage.
+    """
     merged = dict(mapping)
     for override in overrides:
         merged = _put(merged, *_parse_override(override), override)
     try:
-        return Recipe.model_validate(merged)
+        return Recipe.model_validate(merged, context=weights)
     except ValidationError as error:
         overridden = [_parse_override(override)[0] for override in overrides]
         raise ConfigError(first_mistake(error.errors(include_url=False), where, overridden)) from None
@@ -56,15 +61,15 @@ def recipe_to_json(recipe: Recipe) -> str:
     return json.dumps(recipe.model_dump(), indent=2, allow_nan=False) + "\n"
 
 
-def recipe_from_json(text: str, *, where: str = "recipe") -> Recipe:
-    """The recipe in a text that `recipe_to_json` made."""
+def recipe_from_json(text: str, *, where: str = "recipe", weights: Rules | None = None) -> Recipe:
+    """The recipe in a text that `recipe_to_json` made; `weights` as in `parse_recipe`."""
     try:
         mapping = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(mapping, dict):
         raise ConfigError(f"{where}: found {kind_of(mapping)}, accepted: a table")
-    return parse_recipe(mapping, where=where)
+    return parse_recipe(mapping, where=where, weights=weights)
 
 
 def read_recipe_json(path: Path) -> Recipe:

@@ -250,7 +250,10 @@ RUNS = [
         "decode {parsing} --input ud",
         "ud:2: a tab; a line holds the words of one sentence; ...",
     ),
-    ("evaluate {bso} --set decode.length_power=1.0", "{bso}: ...; must be 0 after bso..."),
+    (
+        "evaluate {bso} --set decode.length_power=1.0",
+        "{bso}: ...; must be 0 with ..., the rule of the weights...",
+    ),
     ("evaluate {bso} --set decode.beam=3", "--set decode.beam=3: evaluate decodes with the beams of --beam"),
     *(
         (f"{verb} {{ordering}} --data .", "data.root (--data): {ordering} reads no files; its data is generated")

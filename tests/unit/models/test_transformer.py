@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from argbeam.data.batches import Example, make_batch
 from argbeam.data.vocabulary import BOS, EOS
+from argbeam.errors import ConfigError
 from argbeam.losses.replay import shifted
 from argbeam.models import Transformer, TransformerLm
 from argbeam.models.attention.layers import Positions, TransformerLayer
@@ -27,6 +28,7 @@ from oracles import (
     permutation,
     unconstrained,
 )
+from refusals import refusal
 from small_models import SOURCES, TARGETS, batch_of, transformer_lm_model, transformer_model
 from toy_cases import sequences
 
@@ -145,6 +147,13 @@ def test_a_bag_of_words_has_no_order(make: Any) -> None:
             found.append((one - other).abs().max().item())
         assert found[0] > 1e-3
         assert found[1] < 1e-12
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    sizes = {"source_vocabulary": 9, "target_vocabulary": 9, "layers": 1, "feed_forward": 8, "dropout": 0.0}
+    refused = partial(refusal, Transformer, **sizes, error=ConfigError)
+    assert refused(hidden=8, heads=3) == "heads = 3: must divide hidden = 8"
+    assert refused(hidden=6, heads=2, rotary=True).endswith("hidden = 6, into even widths where positions are rotary")
 
 
 def test_rotary_positions_turn_pairs_of_units_and_products_depend_on_distance_alone() -> None:

@@ -240,6 +240,7 @@ def test_runs_share_a_device_as_far_as_its_memory_goes(
             "transformer_translation, transformer_word_ordering, transformer_parsing, transformer_tatoeba, "
             "transformer_sinusoidal_translation, transformer_sinusoidal_parsing, "
             "transformer_mrt_translation, transformer_mrt_word_ordering, transformer_mrt_parsing, "
+            "transformer_mrt_tatoeba, "
             "constraints_models_regex, constraints_models_anselm, constraints_models_uspto, constraints_models_office, "
             "constraints_regex, constraints_anselm, constraints_uspto, constraints_office, constraints_more_regex, "
             "constraints_more_anselm, constraints_more_uspto, constraints_more_office, constraints_beauty, "

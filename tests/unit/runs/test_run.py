@@ -19,7 +19,7 @@ from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError
 from argbeam.files import read_records
 from argbeam.runs import checkpoint, examples
 from argbeam.runs.layout import is_locked
-from argbeam.runs.load import Run, load
+from argbeam.runs.load import Run, load, open_run
 from argbeam.runs.score import score_run
 from argbeam.runs.train import build_model, start_weights, train
 from argbeam.runtime.device import choose_device
@@ -182,6 +182,8 @@ def test_a_start_that_no_epoch_improves_on_is_the_model_whenever_the_run_was_sto
     assert same_tensors({name: final[name] for name in pretrained}, pretrained)
     run = load(tmp_path / "stopped", device="cpu")
     assert (run.rule, run.stop, run.stage) == (LogprobSum(), StopBest(), "pretrain")
+    by_length = ("decode.length_power=1", "decode.stop=best", "runtime.device=cpu")
+    assert open_run(tmp_path / "stopped", by_length).rule == LogprobSum(1.0)  # no loss of theirs says otherwise
     assert run.signature(split="dev", beam=2, evaluation=run.evaluate("dev", beam=2))["train_beam"] == 0
     record = read_records(tmp_path / "stopped" / "records.jsonl")[-1]
     assert record["kept_epoch"] == -1 and record["dev"] == record["start"]
@@ -201,6 +203,12 @@ def test_a_run_that_another_run_is_not_improved_by_ends_with_its_weights_and_rul
     assert same_tensors(final_tensors(tmp_path / "second"), final_tensors(tmp_path / "first"))
     run = load(tmp_path / "second", device="cpu")
     assert (run.rule, run.stop, run.stage) == (LastScore(), StopTop(), "")
+    by_length = "decode.length_power = 1.0: only for models that sum log-probabilities; must be 0 with last_score, "
+    second, power = tmp_path / "second", "decode.length_power=1"
+    assert refusal(open_run, second, [power], error=ConfigError) == f"{second}: {by_length}the rule of the weights"
+    third = small_recipe(f"start={second}", power, data=first.data.model_dump(), stages=still)
+    message = refusal(finish, third, tmp_path / "third", error=ConfigError)
+    assert message == f"start = {second}: {by_length}its rule"
     # The signature names the search that trained the weights, that of the first run.
     trained = load(tmp_path / "first", device="cpu").trained_search
     assert trained["train_beam"] > 0 and run.trained_search == trained

@@ -16,6 +16,7 @@ from argbeam.settings import ConvModel, LstmLmModel, LstmModel, Recipe
 from argbeam.settings.data import GeneratedData
 from argbeam.settings.listing import describe
 from argbeam.settings.losses import BsoLoss
+from argbeam.settings.models import TransformerModel
 from argbeam.settings.recipe_files import (
     difference,
     in_short,
@@ -74,6 +75,12 @@ def test_the_score_rule_of_bso_is_by_default_that_of_the_model() -> None:
         recipe = parse_recipe(mapping(), overrides)
         assert recipe.stages["bso"].loss.rule == rule
         assert recipe_from_json(recipe_to_json(recipe)) == recipe
+    # Settings made in Python have the same default.
+    bso, plain = Recipe.model_validate(mapping()).stages["bso"], BsoLoss(constrained=True)
+    for stage in (bso.model_copy(update={"loss": plain}), {**mapping()["stages"]["bso"], "loss": plain}):
+        for model_settings in (TransformerModel(), {"kind": "transformer"}):
+            made = Recipe.model_validate({**mapping(), "model": model_settings, "stages": {"bso": stage}})
+            assert made.stages["bso"].loss == BsoLoss(constrained=True, rule="score_sum")
     growing = parse_recipe(mapping(), (model, "stages.bso.loss.margin_per_token=0.5"))
     assert growing.stages["bso"].loss.margin_per_token == 0.5
 
@@ -87,8 +94,12 @@ def test_a_rule_that_does_not_fit_the_search_is_refused() -> None:
     for sums in ("stages.bso.loss.rule=score_sum", "stages.bso.loss={kind='crf'}"):
         assert message(mapping(), sums, "decode.stop=best") == (
             'x.toml: decode.stop = "best": sums of scores do not compare across lengths; must be "top" or "auto" after '
-            "score_sum, the rule of stages.bso.loss"
+            f"{'crf' if 'crf' in sums else 'bso'} with score_sum, the loss of stages.bso"
         )
+    # Epochs of every stage are decoded, and any may be kept.
+    table = translation()
+    table["stages"]["mrt"] = {**table["stages"]["pretrain"], "loss": {"kind": "mrt"}}
+    assert message(table, sums, "decode.stop=best").endswith("after crf with score_sum, the loss of stages.bso")
 
 
 def test_a_file_loads_with_defaults_and_integers_for_floats(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from argbeam.errors import ConfigError
 from argbeam.models.noise import Noise
 
 LayerNoise = Sequence[Tensor | None]
@@ -72,7 +73,9 @@ class Stack(nn.Module):
         crosses: bool = False,
     ) -> None:
         super().__init__()
-        assert hidden % heads == 0 and not (rotary and hidden // heads % 2), "heads divide the width; even if rotary"
+        if hidden % heads or (rotary and hidden // heads % 2):
+            even = ", into even widths where positions are rotary" if rotary else ""
+            raise ConfigError(f"heads = {heads}: must divide hidden = {hidden}{even}")
         self.hidden, self.heads, self.rotary = hidden, heads, rotary
         self.embedding = nn.Embedding(vocabulary, hidden)
         made = (TransformerLayer(hidden, feed_forward, crosses=crosses) for _ in range(layers))
