@@ -52,15 +52,26 @@ class Metric:
         return -self.score(sums) if self.lower_is_better else self.score(sums)
 
 
-def make_metric(name: str, *, tokenize: str = "none", tokens: Callable[[str], Sequence[str]] = str.split) -> Metric:
+def make_metric(
+    name: str,
+    *,
+    tokenize: str = "none",
+    tokens: Callable[[str], Sequence[str]] = str.split,
+    same: Callable[[str], str] = str,
+) -> Metric:
     """The metric of this name, as recipes have it.
 
-    `tokenize` is BLEU's, "none" for tokenised and "13a" for raw text; `tokens` cuts up a text for the error rate.
+    `tokenize` is BLEU's, "none" for tokenised and "13a" for raw text; `tokens` cuts up a text for the error rate. Texts
+    match that are equal after `same`.
     """
+
+    def plain(one: RankedOutputs) -> RankedOutputs:
+        return RankedOutputs(list(dict.fromkeys(map(same, one.texts))), same(one.reference), one.seen)
+
     if found := ranked(name):
         kind, rank = found
         gain = _discounted if kind == "ndcg" else _found
-        return Metric(name, rank, _pairs(lambda one: (gain(one, rank), 1)), percentage)
+        return Metric(name, rank, _pairs(lambda one: (gain(plain(one), rank), 1)), percentage)
     if name in ("bleu", "chrf"):
         return _sacrebleu(name, tokenize)
     if name == "token_error_rate":
@@ -70,7 +81,10 @@ def make_metric(name: str, *, tokenize: str = "none", tokens: Callable[[str], Se
             return _distance(tokens(one.best), reference), len(reference)
 
         return Metric(name, 1, _pairs(errors), percentage, lower_is_better=True)
-    return Metric(name, 1, _pairs(_MATCHES[name]), percentage)
+    if name == "regex":
+        return Metric(name, 1, _pairs(lambda one: (same_strings(one.best, one.reference), 1)), percentage)
+    match = _MATCHES[name]
+    return Metric(name, 1, _pairs(lambda one: match(plain(one))), percentage)
 
 
 def percentage(sums: Statistics) -> float:
@@ -94,7 +108,6 @@ def metric_name(dev: dict[str, Any]) -> str:
 _MATCHES: Mapping[str, Callable[[RankedOutputs], tuple[float | int, int]]] = {
     "exact": lambda one: (one.best == one.reference, 1),
     "unseen": lambda one: (one.best == one.reference and not one.seen, not one.seen),
-    "regex": lambda one: (same_strings(one.best, one.reference), 1),
 }
 
 

@@ -87,12 +87,18 @@ class Text2TextTask(Settings):
     constraint: Constraint = Field(default=NoConstraint(), description="valid outputs")
 
 
+def _of_items(metrics: list[str]) -> list[str]:
+    if "unseen" in metrics:
+        raise ValueError('"unseen" is for text2text; "exact", or top, hit or ndcg with a rank are accepted here')
+    return metrics
+
+
 class RecommendationTask(Settings):
     """Name the next item of a sequence by its codes."""
 
     kind: Literal["recommendation"] = "recommendation"
     history: int = Field(default=20, ge=1, le=10**6, description="items of the source, the latest ones")
-    metrics: Metrics = Field(
+    metrics: Annotated[Metrics, AfterValidator(_of_items)] = Field(
         default=["ndcg10", "hit10"], description="scores of the items on the beam, the first chooses epochs"
     )
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, Wra
 
 from argbeam.settings.constraints import NoConstraint
 from argbeam.settings.data import Data, Task, Text2TextTask
-from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, MrtLoss, SearchLoss
+from argbeam.settings.losses import BsoLoss, CrossEntropyLoss, Loss, SearchLoss
 from argbeam.settings.models import (
     HuggingFaceModelSettings,
     LstmLmModel,
@@ -175,11 +175,11 @@ class Recipe(Settings):
                 'model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; '
                 f"not for {task}"
             )
-        for name, stage in self.stages.items():
-            free = isinstance(getattr(self.task, "constraint", None), NoConstraint)
-            if free and isinstance(stage.loss, SearchLoss | MrtLoss) and stage.loss.constrained:
+        free = isinstance(getattr(self.task, "constraint", None), NoConstraint)
+        for name, stage in self.stages.items() if free else ():
+            if key := next((key for key in ("constrained", "valid_only") if getattr(stage.loss, key, False)), ""):
                 raise ValueError(
-                    f"stages.{name}.loss.constrained = true: {task} has no constraint; must be false, or name one: "
+                    f"stages.{name}.loss.{key} = true: {task} has no constraint; must be false, or name one: "
                     "task.constraint"
                 )
         return self

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from argbeam.data.batches import Example
 from argbeam.data.readers.text import TextPair
-from argbeam.data.tokenizers import Characters, Moses, SentencePiece, Smiles, Tokenizer, Whitespace
+from argbeam.data.tokenizers import Characters, Moses, SentencePiece, Smiles, Tokenizer, Whitespace, plain_spaces
 from argbeam.data.vocabulary import SPECIALS, Vocabulary
 from argbeam.errors import DataError
 from argbeam.metrics.bleu import corpus_bleu
@@ -169,7 +169,8 @@ class Translation:
 
     def score_lists(self, items: Sequence[Item], lists: Sequence[Sequence[Sequence[int]]]) -> Score:
         if self.metrics:
-            return score_of(self.metrics, self.statistics(items, lists), f"target:{self.unit}")
+            spaces = "" if self._normalises else "|spaces:plain"
+            return score_of(self.metrics, self.statistics(items, lists), f"target:{self.unit}{spaces}")
         best = [outputs[0] if outputs else () for outputs in lists]
         lines = [self.text(item, output) for item, output in zip(items, best, strict=True)]
         bleu = corpus_bleu(lines, [item.reference for item in items], tokenize=self._bleu_tokenizer)
@@ -192,6 +193,12 @@ class Translation:
             return replace(self.item(pair.source, pair.target), where=pair.where)
         except DataError as error:
             raise DataError(f"{pair.where}: {error}") from None
+
+    def _plain(self, text: str) -> str:
+        """A text without what tokens do not keep of it."""
+        if self._normalises:  # it has been cut up and put together again
+            return text
+        return plain_spaces(text.lower() if self.settings.lowercase else text)
 
     @property
     def _normalises(self) -> bool:
@@ -228,8 +235,8 @@ def _task(recipe: Recipe, tokenizers: _Tokenizers, source: Vocabulary, target: V
     task = Translation(recipe.data, recipe.text, recipe.decode, tokenizers, recipe.units[1], source, target)
     if not isinstance(recipe.task, Text2TextTask):
         return task
-    tokenize, tokens = task._bleu_tokenizer, tokenizers[1].tokenize
-    metrics = tuple(make_metric(name, tokenize=tokenize, tokens=tokens) for name in recipe.task.metrics)
+    tokenize, tokens, same = task._bleu_tokenizer, tokenizers[1].tokenize, task._plain
+    metrics = tuple(make_metric(name, tokenize=tokenize, tokens=tokens, same=same) for name in recipe.task.metrics)
     return replace(task, metrics=metrics)
 
 

@@ -331,9 +331,9 @@ value ::= root | "0" | [^\x00-0\]\[, -] [0-1]*
         ('start: "a"\n%ignore " "', "^grammar: %ignore"),
         (
             "start: /a(/",
-            "^grammar: 'a\\(' is no regular expression: missing \\), unterminated subpattern at position 1",
+            "^grammar:1: 'a\\(' is no regular expression: missing \\), unterminated subpattern at position 1",
         ),
-        ("start: /a(?=b)/", r"^grammar: lookahead or lookbehind in 'a\(\?=b\)'; characters, classes, groups, \| and"),
+        ("start: /a(?=b)/", r"^grammar:1: lookahead or lookbehind in 'a\(\?=b\)'; characters, classes, groups, \| and"),
         ('start: "b".."a"', r'^grammar: "b"\.\."a"; a range goes from one character to a later one'),
         ('start: "a"~3..2', r"^grammar: ~3\.\.2; the least number comes first"),
         ("start: A\n%declare A", "^grammar: A is not accepted"),
@@ -487,6 +487,24 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         ({"type": ["number", "null"], "enum": [1, True]}, '#: type ["number", "null"] beside the value true would not'),
         ({"type": "boolean", "const": 1}, '#: type "boolean" beside the value 1 would not'),
         ({"type": "array", "unevaluatedItems": {"not": {}}}, "#/unevaluatedItems: not would not be read"),
+        (
+            {"type": "string", "pattern": "^a+$", "maxLength": 2, "minLength": 1},
+            "#: maxLength, minLength beside pattern would not be read; leave one of them out",
+        ),
+        ({"type": "string", "format": "date", "pattern": "^a$"}, "#: pattern beside format would not be read"),
+        (
+            {"patternProperties": {"^a$": {}}, "additionalProperties": {"type": "string"}},
+            "#: additionalProperties beside patternProperties would not be read",
+        ),
+        (
+            {"properties": {"b": {"const": 1}, "ba": {}}, "patternProperties": {"a$": {"type": "string"}}},
+            "#: the pattern 'a$' for ba would not be read; name each property in one place",
+        ),
+        (
+            {"$ref": "#n", "$defs": {"n": {"$anchor": "n", "type": "integer"}}},
+            "#: $ref #n would not be read; write the schema into $defs, and refer to it as #/$defs/NAME",
+        ),
+        ({"$dynamicRef": "#/$defs/n", "$defs": {"n": {}}}, "#: $dynamicRef would not be read; leave it out"),
     ],
 )
 def test_a_schema_with_more_than_the_grammar_would_hold_is_a_data_error(schema: object, message: str) -> None:
@@ -511,6 +529,33 @@ def test_values_of_a_schema_may_have_their_type_beside_them(types: object, value
         fitting = values if "enum" in schema else values[:1]
         found = outputs(Pushdown(compile_grammar(grammar), depth=1), characters(letters), 5)
         assert found == {json.dumps(value) for value in fitting}
+
+
+@pytest.mark.parametrize(
+    ("gbnf", "pattern", "spelling"),
+    [
+        ('root ::= w (" " w)*\nw ::= [^ ]+', "[^ ]+( [^ ]+)*", pieces("▁a", "b", "▁ba", "▁")),
+        ('root ::= w (" " w)*\nw ::= [^ ]+', "[^ ]+( [^ ]+)*", words("a", "b")),
+        ('root ::= ([a-z] "a")+ "a"?', "([a-z]a)+a?", characters("ab")),
+        ('root ::= "a" root | "b" root | "c" | ""', "[ab]*c?", characters("abc")),
+    ],
+)
+def test_repetitions_of_gbnf_are_regular(gbnf: str, pattern: str, spelling: Spelling) -> None:
+    """Xgrammar writes them as rules that contain themselves at their ends."""
+    grammar, expected = gbnf_grammar(gbnf, spelling), regular_expression(pattern, spelling)
+    found, wanted = (Pushdown(compile_grammar(one), depth=1) for one in (grammar, expected))
+    assert not found.automaton.recursive
+    assert outputs(found, spelling, 5) == outputs(wanted, spelling, 5) != set()
+
+
+def test_strings_of_json_are_regular() -> None:
+    spelling = pieces('▁{"a":', '▁"', "a", "b", 'a"', '"}', "}", '"', "\\", "n")
+    schema = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
+    successors = Pushdown(compile_grammar(json_schema_grammar(json.dumps(schema), spelling)), depth=1)
+    texts = outputs(successors, spelling, 5)
+    assert {'{"a": ""}', '{"a": "ab"}', '{"a": "\\n"}'} < texts
+    for text in texts:
+        assert json.dumps(json.loads(text), ensure_ascii=False) == text
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,7 @@ task.kind=parsing & data={kind='text', train=['a'], dev=['b']} => x.toml: data.k
 TRANSLATION_MESSAGES = """
 stages.bso.loss={kind='crf', constrained=true} => x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false, or name one: task.constraint
 stages.bso.loss.constrained=true => x.toml: stages.bso.loss.constrained = true: translation has no constraint; must be false, or name one: task.constraint
+stages.pretrain.loss.valid_only=true => x.toml: stages.pretrain.loss.valid_only = true: translation has no constraint; must be false, or name one: task.constraint
 model.kind=lstm_lm => x.toml: model.kind = "lstm_lm": it reads no source, and only a constraint could tell it what to write; not for translation
 text={subwords=100, tokenizer='moses'} => x.toml: text.tokenizer = "moses": SentencePiece reads raw text; must be "whitespace"
 data.test_source=['a'] => x.toml: data: test_source has 1 file, test_target 0; they must pair up

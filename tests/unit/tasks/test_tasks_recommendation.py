@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from argbeam.errors import ConfigError
 from argbeam.runs.examples import check_unchanged, data_digests
 from argbeam.runs.load import load
 from argbeam.runs.score import score_against
@@ -41,6 +42,11 @@ def test_the_last_item_is_tests_the_one_before_it_devs_and_the_rest_is_training(
     assert [(item.surface, item.reference) for item in dev.items] == [(("p", "q", "r"), "q"), (("q",), "p")]
     assert [item.surface for item in test.items] == [("p", "q", "r", "twin"), ("r",), ("q", "p")]
     assert train.items[1].source == ("<a1>", "<b1>", "<a1>", "<b2>")
+
+
+def test_no_metric_asks_which_histories_training_had(tmp_path: Path) -> None:
+    message = refusal(recipe_of, tmp_path, 'task.metrics=["hit10", "unseen"]', error=ConfigError)
+    assert message.endswith('"unseen" is for text2text; "exact", or top, hit or ndcg with a rank are accepted here')
 
 
 def test_a_history_has_the_latest_items_only(tmp_path: Path) -> None:

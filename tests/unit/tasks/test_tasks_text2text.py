@@ -68,6 +68,22 @@ def test_outputs_that_spell_one_text_are_one_in_the_list(tmp_path: Path) -> None
     assert task.score_lists(task.read("dev").items[:1], lists).parts == {"exact": 0.0, "top2": 100.0}
 
 
+def test_matches_do_not_depend_on_what_pieces_do_not_keep(tmp_path: Path) -> None:
+    """Runs of spaces, those at the end, and capitals where the text is lowered: the right output is right."""
+    metrics = 'task.metrics=["exact", "top2", "token_error_rate", "unseen"]'
+    for lowercase, right in (("false", "x Y"), ("true", "x y")):
+        overrides = ("task.target=pieces", "text.subwords=9", f"text.lowercase={lowercase}", metrics)
+        recipe = recipe_of(tmp_path, *overrides, pairs="b\tx  Y \na\tx Yz\n")
+        (tmp_path / "dev.tsv").write_text("c\tx  Y \n")
+        task = Translation.fit(recipe)
+        items = task.read("dev").items
+        outputs = [task.example(items[0], 0).target]
+        assert task.text(items[0], outputs[0]) == right
+        score = task.score(items, outputs)
+        assert score.parts == {"exact": 100.0, "top2": 100.0, "token_error_rate": 0.0, "unseen": 100.0}
+        assert "|target:pieces|spaces:plain|" in score.signature
+
+
 def test_a_run_of_pieces_is_scored_and_tested_against_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

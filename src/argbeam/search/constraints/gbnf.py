@@ -17,6 +17,7 @@ from argbeam.search.constraints.grammar import (
     Reference,
     Repetition,
     Spelling,
+    references,
 )
 from argbeam.search.constraints.notations import needed
 from argbeam.search.constraints.patterns import pattern_node
@@ -59,10 +60,36 @@ def read_rules(rules: str, spelling: Spelling, where: str) -> Grammar:
     for line in filter(None, rules.splitlines()):
         name, _, right = line.partition(" ::= ")
         try:
-            found[name] = _node(_reader().parse(right).children[0], alphabet, where)
+            found[name] = _repeated(name, _node(_reader().parse(right).children[0], alphabet, where))
         except needed("lark.exceptions", "lark").LarkError:
             raise DataError(f"{where}: the rule {line!r} is not accepted; strings, classes and rules are") from None
     return alphabet.grammar(found, "root")
+
+
+def _repeated(name: str, node: Node) -> Node:
+    """The rule `A ::= X A | Y` as `X* Y`: xgrammar writes every repetition as a rule that contains itself."""
+    again: list[Node] = []
+    last: list[Node] = []
+    for parts in _alternatives(node):
+        if parts[-1:] == (Reference(name),):
+            again.append(Concatenation(parts[:-1]))
+        else:
+            last.append(Concatenation(parts))
+    if not again or not last or any(name in references(part) for part in (*again, *last)):
+        return node
+    return Concatenation((Repetition(Alternatives(tuple(again)), 0, None), Alternatives(tuple(last))))
+
+
+def _alternatives(node: Node) -> list[tuple[Node, ...]]:
+    """The alternatives of a node, each as the parts that follow one another."""
+    match node:
+        case Alternatives(parts):
+            return [found for part in parts for found in _alternatives(part)]
+        case Concatenation((part,)):
+            return _alternatives(part)
+        case Concatenation(parts):
+            return [parts]
+    return [(node,)]
 
 
 @lru_cache(maxsize=1)

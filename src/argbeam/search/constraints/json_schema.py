@@ -1,6 +1,7 @@
 """JSON Schema: xgrammar turns a schema into plain rules; what it would read past is refused."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,15 @@ from argbeam.search.constraints.notations import needed
 # Keywords that xgrammar reads past; those beside which it reads no other, annotations and definitions apart; and those
 # that it reads beside a type only.
 _READ_PAST = {"not", "if", "propertyNames", "contains", "uniqueItems", "additionalItems"}
-_READ_PAST |= {"dependencies", "dependentRequired", "dependentSchemas"}
+_READ_PAST |= {"dependencies", "dependentRequired", "dependentSchemas", "$dynamicRef"}
 _READ_ALONE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
 _BESIDE = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
+_BESIDE |= {"$anchor", "$dynamicAnchor"}
 _OF_TYPE = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _OF_TYPE |= {"minLength", "maxLength", "pattern", "format"}
+# Of these xgrammar reads the first that is there.
+_OF_STRINGS = ({"format"}, {"pattern"}, {"minLength", "maxLength"})
+_OTHER_PROPERTIES = ({"patternProperties"}, {"additionalProperties", "unevaluatedProperties"})
 
 
 def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema") -> Grammar:
@@ -52,6 +57,10 @@ def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
         yield place, "allOf of several schemas", "write one schema"
     if (untyped := found & _OF_TYPE) and "type" not in found:
         yield place, ", ".join(sorted(untyped)), "a type beside it is needed"
+    for kinds in (_OF_STRINGS, _OTHER_PROPERTIES):
+        there = [key for kind in kinds for key in sorted(kind & found)]
+        if len([kind for kind in kinds if kind & found]) > 1:
+            yield place, f"{', '.join(there[1:])} beside {there[0]}", "leave one of them out"
     if "multipleOf" in found and schema.get("type") != "integer":
         yield place, "multipleOf", 'the type "integer" beside it is needed'
     yield from _misread_values(schema, place)
@@ -67,8 +76,12 @@ def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, s
     )
     if unnamed := {str(name) for name in required} - set(named):
         yield place, f"required {', '.join(sorted(unnamed))}", "name it in properties"
-    if not str(schema.get("$ref", "#")).startswith("#"):
-        yield place, f"$ref {schema['$ref']}", "write the schema into $defs"
+    reference = str(schema.get("$ref", "#"))
+    if reference != "#" and not reference.startswith("#/"):
+        yield place, f"$ref {reference}", "write the schema into $defs, and refer to it as #/$defs/NAME"
+    for pattern in by_pattern:
+        if matched := [name for name in named if _matches(pattern, name)]:
+            yield place, f"the pattern {pattern!r} for {', '.join(matched)}", "name each property in one place"
     given = schema.get("type")
     types = given if isinstance(given, list) else [given]
     for value in (*enum, *([schema["const"]] if "const" in schema else [])):
@@ -95,6 +108,14 @@ def _types_of(value: Any) -> tuple[str, ...]:
     if isinstance(value, float):
         return ("integer", "number") if value.is_integer() else ("number",)
     return ({bool: "boolean", str: "string", list: "array", dict: "object", type(None): "null"}[type(value)],)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern of names matches this one; one that is no pattern in Python is taken to."""
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return True
 
 
 def _always_escapes(pattern: str) -> bool:

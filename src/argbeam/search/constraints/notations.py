@@ -113,7 +113,7 @@ class _LarkReader:
     def _literal(self, token: Any) -> Node:
         text = str(token)
         if token.type == "REGEXP":
-            return pattern_node(_pattern_of(text), self.alphabet, self.where)
+            return pattern_node(_pattern_of(text), self.alphabet, f"{self.where}:{token.line}")
         return self.alphabet.literal(_unquoted(text.removesuffix("i")), any_case=text.endswith("i"))
 
     def _token(self, tree: Any) -> Node:
