@@ -5,7 +5,7 @@ search without restarts is the search of decoding; gold is compared with the bes
 most one step of a sentence is trained on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from argbeam.data.vocabulary import SpecialTokens, one_of
 from argbeam.runtime import device as devices
-from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations, stacked
+from argbeam.search.result import Beam, Beams, SearchStep, TopSuccessors, Violations
 from argbeam.search.score_rules import NEVER
 from argbeam.search.stop_rules import Stop
 from argbeam.search.top_k import TokenScores
@@ -182,15 +182,24 @@ def gold_step(
 
 
 def violations_of(
-    beams: Beams, verdicts: Sequence[Verdict], gold: Gold, *, stop: Stop | None, specials: SpecialTokens
+    beams: Beams,
+    verdicts: Sequence[Verdict],
+    gold: Gold,
+    *,
+    stop: Stop | None,
+    specials: SpecialTokens,
+    stack: Callable[[list[Tensor]], Tensor],
 ) -> Violations:
-    """The verdicts of all steps, the violations that the policy trains on, and their rivals' tokens."""
-    gold_score_TB = stacked([v.gold_score_B for v in verdicts])
-    rival_score_TB = stacked([v.rival_score_B for v in verdicts])
-    rival_TB = stacked([v.rival_B for v in verdicts])
-    rival_ended_TB = stacked([v.rival_ended_B for v in verdicts])
-    rival_is_gold_TB = stacked([v.rival_is_gold_B for v in verdicts])
-    on_beam_TB = stacked([v.gold_on_beam_B for v in verdicts])
+    """The verdicts of all steps, the violations that the policy trains on, and their rivals' tokens.
+
+    `stack` puts what the steps found together.
+    """
+    gold_score_TB = stack([v.gold_score_B for v in verdicts])
+    rival_score_TB = stack([v.rival_score_B for v in verdicts])
+    rival_TB = stack([v.rival_B for v in verdicts])
+    rival_ended_TB = stack([v.rival_ended_B for v in verdicts])
+    rival_is_gold_TB = stack([v.rival_is_gold_B for v in verdicts])
+    on_beam_TB = stack([v.gold_on_beam_B for v in verdicts])
     last_B = stop_B = (gold.length_B - 1).clamp(min=0)
     if not gold.policy.restarts:
         lost_TB = ~on_beam_TB
@@ -200,7 +209,7 @@ def violations_of(
             rival_ended_TB = ended_TBJ.gather(2, rival_TB[..., None])[..., 0]
             lost_TB = lost_TB | ended_TBJ[:, :, 0]  # decoding would end here
         stop_B = torch.minimum((~lost_TB).long().cumprod(0).sum(0), last_B)
-    violation_TB = stacked([v.violation_B for v in verdicts])
+    violation_TB = stack([v.violation_B for v in verdicts])
     violation_TB = gold.policy.trained(violation_TB, rival_score_TB - gold_score_TB, stop_B)
     return Violations(
         violation_BT=violation_TB.T,

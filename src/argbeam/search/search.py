@@ -164,7 +164,8 @@ def search_in_parts(
     history: list[TopSuccessors] = []
     verdicts: list[Verdict] = []
     memory = StepMemory(steps)
-    read = partial(_result, settings=settings, gold=gold)
+    # On the host no kernel leaves its steps side by side.
+    read = partial(_result, settings=settings, gold=gold, stack=torch.stack if on_host else stacked)
 
     live = live_rows(beam, active_TB[0], lanes=lanes) if on_host else None
     for t in range(steps):
@@ -275,12 +276,13 @@ def _result(
     *,
     settings: SearchSettings,
     gold: Gold | None,
+    stack: Callable[[list[Tensor]], Tensor],
 ) -> SearchResult:
     """The finished sequences; where there are none, the beam: all of it at fixed length, else its top."""
     beams = Beams(
-        stacked([best.tokens_BJ for best in history]),
-        stacked([best.parents_BJ for best in history]),
-        stacked([best.scores_BJ for best in history]),
+        stack([best.tokens_BJ for best in history]),
+        stack([best.parents_BJ for best in history]),
+        stack([best.scores_BJ for best in history]),
     )
     dead_B, finished, pad = endings.dead_B, endings.finished, settings.specials.pad
     if finished is not None:
@@ -304,7 +306,7 @@ def _result(
         tokens_BNT = prefix_tokens(beams, places_BN, length_BN - 1, pad=pad)
     violations = None
     if gold is not None:
-        violations = violations_of(beams, verdicts, gold, stop=settings.stop, specials=settings.specials)
+        violations = violations_of(beams, verdicts, gold, stop=settings.stop, specials=settings.specials, stack=stack)
     if settings.stop is not None and settings.stop.cut_off:
         ended_BN = ended_BN & settings.specials.ended(tokens_BNT).any(2)
     if finished is not None:  # an unfinished output is scored by the rule for finished ones
