@@ -474,7 +474,10 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
         ({"patternProperties": {r"^\\$": {"const": 1}}}, r"#: the pattern '^\\\\$', whose strings JSON escapes,"),
         ({"properties": {"a": {}}, "required": ["a", "b"]}, "#: required b would not be read; name it in properties"),
         ({"items": {"$ref": "http://a/b"}}, "#/items: $ref http://a/b would not be read; write the schema into $defs"),
-        ({"const": [1, 1]}, "#: the value [1, 1] would not be read; numbers with a point, lists and objects"),
+        (
+            {"const": [1, 1]},
+            "#: the value [1, 1] would not be read; numbers with a point, long ones, lists and objects",
+        ),
         ({"enum": [1, 0.1]}, "#: the value 0.1 would not be read"),
         (
             {"type": "integer", "enum": [1, "a"]},
@@ -505,6 +508,28 @@ def test_wrong_gbnf_and_schemas_are_data_errors() -> None:
             "#: $ref #n would not be read; write the schema into $defs, and refer to it as #/$defs/NAME",
         ),
         ({"$dynamicRef": "#/$defs/n", "$defs": {"n": {}}}, "#: $dynamicRef would not be read; leave it out"),
+        (
+            {"items": {"$ref": "#/parts/n"}, "parts": {"n": {"items": {"not": {"const": 1}}}}},
+            "#/parts/n/items: not would not be read",
+        ),
+        ({"type": "integer", "minimum": 4, "multipleOf": 3}, "#: multipleOf would not be read; it must be a whole"),
+        ({"type": "integer", "multipleOf": 2.5}, "#: multipleOf would not be read; it must be a whole number"),
+        ({"type": "array", "maxItems": 1}, "#: maxItems would not be read; items beside it is needed"),
+        ({"uniqueItems": False}, "#: uniqueItems would not be read; items beside it is needed"),
+        ({"type": "object", "required": []}, "#: required would not be read; properties beside it is needed"),
+        (
+            {"properties": {"ä": {}, "a": {}}, "additionalProperties": True},
+            "#: the name ä beside further properties would not be read; name properties in plain ASCII",
+        ),
+        (
+            {"properties": {'"': {}}, "unevaluatedProperties": {"type": "null"}},
+            '#: the name " beside further properties would not be read',
+        ),
+        ({"const": 1 << 63}, "#: the value 9223372036854775808 would not be read; numbers with a point, long ones"),
+        ({"type": []}, "#: type [] would not be read; leave it out"),
+        ({"items": {}, "minContains": 1}, "#: minContains would not be read; leave it out"),
+        ({"type": ["null", "string"], "format": "emial"}, "#: format emial would not be read; leave it out"),
+        ({"type": "number", "exclusiveMaximum": -1e-7}, "#: exclusiveMaximum -1e-07 would not be read; the smallest"),
     ],
 )
 def test_a_schema_with_more_than_the_grammar_would_hold_is_a_data_error(schema: object, message: str) -> None:
@@ -529,6 +554,29 @@ def test_values_of_a_schema_may_have_their_type_beside_them(types: object, value
         fitting = values if "enum" in schema else values[:1]
         found = outputs(Pushdown(compile_grammar(grammar), depth=1), characters(letters), 5)
         assert found == {json.dumps(value) for value in fitting}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"type": "integer", "minimum": 10, "maximum": 30, "multipleOf": 11}, ["11", "22"], ["10", "12", "0", "33"]),
+        (
+            {"type": "array", "items": {"const": 1}, "uniqueItems": False, "maxItems": 2},
+            ["[]", "[1, 1]"],
+            ["[1, 1, 1]"],
+        ),
+        ({"items": {"$ref": "#/parts/n"}, "parts": {"n": {"items": {"$ref": "#"}}}}, ["[[]]", "[[[]]]"], ["[1]"]),
+        ({"properties": {"ä": {"const": 1}}, "required": ["ä"]}, ['{"ä": 1}'], ["{}"]),
+        ({"type": "integer", "format": "int32", "minimum": 1}, ["1", "11"], ["0"]),  # formats are those of strings
+        ({"const": (1 << 63) - 1}, [str((1 << 63) - 1)], ["1"]),
+    ],
+)
+def test_what_else_a_schema_may_have(schema: object, valid: list[str], invalid: list[str]) -> None:
+    letters = "".join(sorted({*'{}[]":, ä0123456789'}))
+    outputs = Pushdown(compile_grammar(json_schema_grammar(json.dumps(schema), characters(letters))), depth=9)
+    for texts, expected in ((valid, True), (invalid, False)):
+        for text in texts:
+            assert outputs.accepts([*(4 + letters.index(letter) for letter in text), EOS]) == expected, text
 
 
 @pytest.mark.parametrize(

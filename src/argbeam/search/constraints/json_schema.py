@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 from argbeam.errors import DataError
@@ -12,16 +13,25 @@ from argbeam.search.constraints.notations import needed
 
 # Keywords that xgrammar reads past; those beside which it reads no other, annotations and definitions apart; and those
 # that it reads beside a type only.
-_READ_PAST = {"not", "if", "propertyNames", "contains", "uniqueItems", "additionalItems"}
+_READ_PAST = {"not", "if", "propertyNames", "contains", "minContains", "maxContains", "uniqueItems", "additionalItems"}
 _READ_PAST |= {"dependencies", "dependentRequired", "dependentSchemas", "$dynamicRef"}
 _READ_ALONE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
 _BESIDE = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
 _BESIDE |= {"$anchor", "$dynamicAnchor"}
 _OF_TYPE = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _OF_TYPE |= {"minLength", "maxLength", "pattern", "format"}
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # Of these xgrammar reads the first that is there.
 _OF_STRINGS = ({"format"}, {"pattern"}, {"minLength", "maxLength"})
-_OTHER_PROPERTIES = ({"patternProperties"}, {"additionalProperties", "unevaluatedProperties"})
+_UNNAMED = ("additionalProperties", "unevaluatedProperties")
+_OTHER_PROPERTIES = ({"patternProperties"}, {*_UNNAMED})
+# Keywords that make xgrammar take a list or an object for empty, unless one of the others is beside them.
+_NEED_PARTS = (
+    ({"minItems", "maxItems", "uniqueItems"}, ("items", "prefixItems", "unevaluatedItems")),
+    ({"minProperties", "maxProperties", "required"}, ("properties", "patternProperties", *_UNNAMED)),
+)
+# xgrammar writes whole numbers of more bits as numbers with a point, and forgets the digits of smaller bounds.
+_MOST_BITS, _SMALLEST_BOUND = 63, 1e-6
 
 
 def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema") -> Grammar:
@@ -33,7 +43,7 @@ def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema")
     try:
         schema = json.loads(text)
         rules = str(xgrammar.Grammar.from_json_schema(text, any_whitespace=False))
-        fault = next(_faults(schema, "#"), None)
+        fault = next((fault for place, part in _schemas(schema) for fault in _faults(part, place)), None)
     except (RuntimeError, ValueError) as error:
         raise DataError(f"{where}: not a JSON Schema that can be a grammar: {reason_of(error)}") from None
     if fault is not None:
@@ -42,10 +52,25 @@ def json_schema_grammar(text: str, spelling: Spelling, *, where: str = "schema")
     return read_rules(rules, spelling, where)
 
 
-def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
-    """Where other outputs would be valid than the schema says: place, keywords, and what helps."""
-    if not isinstance(schema, dict):
-        return
+def _schemas(root: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A schema, those in it and those that a `$ref` names, each with its place."""
+    seen: set[str] = set()
+    unread = [("#", root)]
+    while unread:
+        place, schema = unread.pop()
+        if place in seen or not isinstance(schema, dict):
+            continue
+        seen.add(place)
+        yield place, schema
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            # xgrammar has found it there, each step as it is written.
+            unread.append((reference, reduce(lambda part, name: part[name], reference.split("/")[1:], root)))
+        unread.extend((f"{place}/{name}", part) for name, part in reversed(list(_inner(schema))))
+
+
+def _faults(schema: dict[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
+    """Where other outputs would be valid than the schema itself says: place, keywords, and what helps."""
     found = {key for key, value in schema.items() if value is not False} - _BESIDE
     for key in sorted(found & _READ_PAST):
         yield place, key, "leave it out"
@@ -63,9 +88,28 @@ def _faults(schema: Any, place: str) -> Iterator[tuple[str, str, str]]:
             yield place, f"{', '.join(there[1:])} beside {there[0]}", "leave one of them out"
     if "multipleOf" in found and schema.get("type") != "integer":
         yield place, "multipleOf", 'the type "integer" beside it is needed'
+    elif "multipleOf" in found and not (
+        isinstance(schema["multipleOf"], int) and _rules(schema) != _rules(schema, without="multipleOf")
+    ):
+        yield place, "multipleOf", "it must be a whole number, beside bounds of a short range or none"
+    if "format" in found and "string" in _types(schema) and _rules(schema) == _rules(schema | {"format": "unknown"}):
+        yield place, f"format {schema['format']}", "leave it out"
+    for keywords, parts in _NEED_PARTS:
+        alone = sorted(key for key in keywords & schema.keys() if key != "required" or isinstance(schema[key], list))
+        if alone and not schema.keys() & set(parts):
+            yield place, ", ".join(alone), f"{parts[0]} beside it is needed"
     yield from _misread_values(schema, place)
-    for name, part in _inner(schema):
-        yield from _faults(part, f"{place}/{name}")
+
+
+def _rules(schema: dict[str, Any], *, without: str = "") -> str:
+    """xgrammar's rules for numbers or strings as this schema describes them."""
+    own = {key: schema[key] for key in ("type", *sorted(_OF_TYPE)) if key in schema and key != without}
+    return str(needed("xgrammar", "xgrammar").Grammar.from_json_schema(json.dumps(own)))
+
+
+def _types(schema: dict[str, Any]) -> list[Any]:
+    given = schema.get("type")
+    return given if isinstance(given, list) else [given]
 
 
 def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
@@ -82,13 +126,25 @@ def _misread_values(schema: dict[str, Any], place: str) -> Iterator[tuple[str, s
     for pattern in by_pattern:
         if matched := [name for name in named if _matches(pattern, name)]:
             yield place, f"the pattern {pattern!r} for {', '.join(matched)}", "name each property in one place"
-    given = schema.get("type")
-    types = given if isinstance(given, list) else [given]
+    types = _types(schema)
+    if not types:
+        yield place, "type []", "leave it out"
+    escaped = [name for name in named if json.dumps(name) != f'"{name}"']
+    if escaped and any(schema.get(key, False) is not False for key in _UNNAMED):
+        yield place, f"the name {', '.join(escaped)} beside further properties", "name properties in plain ASCII"
+    for key in _BOUNDS:
+        if isinstance(bound := schema.get(key), float) and 0 < abs(bound) < _SMALLEST_BOUND:
+            yield place, f"{key} {bound}", f"the smallest bound beside 0 is {_SMALLEST_BOUND}"
     for value in (*enum, *([schema["const"]] if "const" in schema else [])):
         if "type" in schema and not any(name in types for name in _types_of(value)):
-            yield place, f"type {json.dumps(given)} beside the value {json.dumps(value)}", "leave one of them out"
-        if isinstance(value, float) or (value and isinstance(value, list | dict)):
-            spelled = "numbers with a point, lists and objects would be spelled in another way"
+            yield (
+                place,
+                f"type {json.dumps(schema['type'])} beside the value {json.dumps(value)}",
+                "leave one of them out",
+            )
+        long = isinstance(value, int) and not -(1 << _MOST_BITS) <= value < 1 << _MOST_BITS
+        if long or isinstance(value, float) or (value and isinstance(value, list | dict)):
+            spelled = "numbers with a point, long ones, lists and objects would be spelled in another way"
             yield place, f"the value {json.dumps(value)}", f"{spelled}; describe it by its type"
     for pattern in (schema.get("pattern"), *by_pattern):
         if isinstance(pattern, str) and not pattern.isascii():
