@@ -121,6 +121,7 @@ class EvaluationRow:
     decoded: str = ""  # the same
     weights: str = ""  # the same
     references: str = ""  # a digest of what outputs were compared with; the same
+    limit: str = ""  # the same; empty in tasks of fixed length
     by_length: list[LengthScore] = field(default_factory=list)
 
 

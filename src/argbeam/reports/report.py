@@ -148,7 +148,7 @@ def _test_set(recipe: Recipe, split: str) -> str:
 
 
 def _search_rows(group: Sequence[tuple[RunData, EvaluationRow]]) -> list[SearchRow]:
-    rows: dict[tuple[str, float, bool, str], SearchRow] = {}
+    rows: dict[tuple[str, float, bool, str, str], SearchRow] = {}
     for run, score in group:
         on_dev = score.length_power_from == "dev"
         label = run.label
@@ -156,7 +156,9 @@ def _search_rows(group: Sequence[tuple[RunData, EvaluationRow]]) -> list[SearchR
             label += f", by length^{score.length_power:g}{' (chosen on dev)' if on_dev else ''}"
         if len({other.stop for one, other in group if one is run}) > 1:
             label += f", stop {score.stop}"
-        key = (run.label, score.length_power, on_dev, score.stop)
+        if len({other.limit for one, other in group if one is run}) > 1:
+            label += f", length limit {score.limit or 'unknown'}"
+        key = (run.label, score.length_power, on_dev, score.stop, score.limit)
         rows.setdefault(key, SearchRow(label, run, {})).by_beam[score.test_beam] = score
     return list(rows.values())
 

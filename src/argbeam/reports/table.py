@@ -25,11 +25,12 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
 
 def signature_line(record: dict[str, Any]) -> str:
     """The settings behind a score, as a line."""
-    names = ("task", "split", "sentences", "trained", "decoded", "train_beam", "rule", "length_power", "stop", "seed")
+    names = ("task", "split", "sentences", "trained", "decoded", "train_beam", "rule", "length_power", "stop")
     # Records of early versions do not say how outputs were decoded: under the constraint of the task, if it has one.
     decoded = record.get("decoded") or ("unconstrained" if record["task"] == "translation" else "constrained")
     shown = {**record, "trained": record["successors"], "decoded": decoded}
     if record.get("length_power_from") == "dev":  # missing in records of early versions
         shown["length_power"] = f"{record['length_power']}(dev)"
-    parts = [f"{name}:{shown[name]}" for name in (*names, "version")]
+    limit = ("limit",) if record.get("limit") else ()  # the same; empty in tasks of fixed length
+    parts = [f"{name}:{shown[name]}" for name in (*names, *limit, "seed", "version")]
     return f"{'|'.join(parts)} metric {record['metric']}"

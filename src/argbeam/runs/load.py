@@ -37,6 +37,7 @@ from argbeam.settings.recipe import Rules
 from argbeam.settings.recipe_files import parse_recipe, recipe_from_json
 from argbeam.tasks import Task
 from argbeam.tasks.contract import Item
+from argbeam.training.state import scored_weights
 
 # Settings of a finished run that may still change: the search, the device, the place of its files.
 _OPEN_KEYS = ("decode.", "runtime.", "data.root")
@@ -171,6 +172,7 @@ class Run:
             "length_power": self.rule.length_power if isinstance(self.rule, LogprobSum) else 0.0,
             "length_power_from": "dev" if self.recipe.decode.length_power == "dev" else "recipe",
             "stop": self.stop.name if self.task.open_length else "length",
+            "limit": self.recipe.decode.limit if self.task.open_length else "",
             "seed": self.recipe.seed,
             "weights": self.weights,
             "version": __version__,
@@ -238,7 +240,8 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     chosen = devices.choose_device(device or recipe.runtime.device)
     model = network_of(recipe, task).to(chosen)
     with interpreting(found.path):
-        load_weights(model, {k: v.to(chosen) for k, v in found.tensors.items()}, "model.")
+        tensors = scored_weights(model, found.tensors)
+        load_weights(model, {k: v.to(chosen) for k, v in tensors.items()}, "model.")
     recorder = devices.make_recorder(recipe.runtime, chosen)
     captured = None if recorder is None else CapturedSearch(recorder)
     weights = f"{found.path.parent.name}/{found.path.name}"

@@ -63,7 +63,13 @@ def check_same(
     lines = difference(before, recipe) if before else []
     changed = [line for line in lines if not line.startswith(_FREE_TO_CHANGE) and not is_open(line)]
     if changed:
-        raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; choose another --out")
+        cosine = [name for name, stage in recipe.stages.items() if stage.optimizer.follows_epochs]
+        remedy = "choose another --out"
+        if changed[0].startswith(tuple(f"stages.{name}.epochs:" for name in cosine)):
+            remedy = (
+                f"its cosine would have had other rates from the start; {remedy}, with start={folder} to go on from it"
+            )
+        raise ConfigError(f"{folder}: the run there has another recipe: {in_short(changed)}; {remedy}")
 
 
 def look(recipe: Recipe, folder: Path) -> Resumption:

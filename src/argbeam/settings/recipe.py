@@ -25,7 +25,9 @@ class Text(Settings):
     """From lines to tokens and a vocabulary."""
 
     min_count: int = Field(default=1, ge=1, description="words with fewer occurrences in training become UNK")
-    fold_digits: bool = Field(default=False, description="replace every digit by #")
+    fold_digits: bool = Field(
+        default=False, description="replace every digit by #, where outputs are compared with references too"
+    )
     lowercase: bool = Field(default=False, description="lowercase all words")
     min_length: int = Field(default=1, ge=1, description="training sentences with fewer words are left out and counted")
     max_length: int = Field(default=60, ge=1, description="training sentences with more words are left out and counted")
@@ -63,8 +65,8 @@ class Decode(Settings):
     )
     length_power: Annotated[float | Literal["dev"], WrapValidator(_power)] = Field(
         default=0.0,
-        description="sums of log-probabilities are divided by the length to this power; 0: plain sums; "
-        "dev: the best of 0 to 1.6 on dev, at decode.beam",
+        description="in open-length tasks sums of log-probabilities are divided by the length to this power; 0: plain "
+        "sums; dev: the best of 0 to 1.6 on dev, at decode.beam",
     )
     length_factor: float = Field(
         default=2.0,
@@ -78,12 +80,19 @@ class Decode(Settings):
     batch: int = Field(default=128, ge=1, le=2**20, description="sentences decoded together; fewer if long")
     max_words: int = Field(default=2000, ge=1, le=2**20, description="longest accepted sentence, in words")
 
+    @property
+    def limit(self) -> str:
+        """The length limit of outputs in open-length tasks, as signatures have it: `2*source+10`."""
+        return f"{self.length_factor:g}*source+{self.length_extra}"
+
 
 class Runtime(Settings):
     """Device and speed; results change by rounding only."""
 
     device: Literal["cpu", "cuda", "auto"] = Field(default="auto", description="auto: CUDA if there is a device")
-    precision: Literal["float32", "bf16"] = Field(default="float32", description="precision of the matrix products")
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="precision of the matrix products of training"
+    )
     tf32: bool = Field(default=True, description="allow TF32 in float32 products on CUDA")
     capture: bool = Field(default=True, description="on CUDA, one graph for each batch shape")
     threads: int = Field(

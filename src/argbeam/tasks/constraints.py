@@ -156,10 +156,9 @@ def _trie(recipe: Recipe, settings: TrieConstraint, target: TargetSide, assets: 
     entries = _known(words, vocabulary, unknown)
     first = next(entries, None)
     if first is None:
-        raise DataError(
-            f"{path or 'training targets'}: unknown tokens in all entries ({unknown['entries']:,}); "
-            "one at least must be an output"
-        )
+        left_out = f"unknown tokens in all entries ({unknown['entries']:,})" if unknown else "no entry"
+        lengths = "" if unknown else "; text.min_length and text.max_length admit none"
+        raise DataError(f"{path or 'training targets'}: {left_out}{lengths}; one at least must be an output")
     trie = Trie.of(chain([first], entries), vocabulary=len(vocabulary), specials=vocabulary.specials)
     facts = {"entries": trie.entries, "entries with unknown tokens left out": unknown["entries"]}
     return ValidOutputs(trie, facts, lambda: trie.saved, leaves_out)

@@ -131,9 +131,9 @@ class Translation:
         source = symbols(words, self.settings)
         if not gold:
             return Item(source, words)
-        target = self.tokenizers[1].tokenize(gold)
+        target = symbols(self.tokenizers[1].tokenize(gold), self.settings)
         reference = self.tokenizers[1].detokenize(target) if self._normalises else gold
-        return Item(source, words, symbols(target, self.settings), reference)
+        return Item(source, words, target, reference)
 
     def example(self, item: Item, number: int) -> Example:
         target = (*self.target.encode(item.target), self.target.specials.eos) if item.target else ()
@@ -198,7 +198,7 @@ class Translation:
         """A text without what tokens do not keep of it."""
         if self._normalises:  # it has been cut up and put together again
             return text
-        return plain_spaces(text.lower() if self.settings.lowercase else text)
+        return plain_spaces("".join(symbols([text], self.settings)))
 
     @property
     def _normalises(self) -> bool:
@@ -235,7 +235,11 @@ def _task(recipe: Recipe, tokenizers: _Tokenizers, source: Vocabulary, target: V
     task = Translation(recipe.data, recipe.text, recipe.decode, tokenizers, recipe.units[1], source, target)
     if not isinstance(recipe.task, Text2TextTask):
         return task
-    tokenize, tokens, same = task._bleu_tokenizer, tokenizers[1].tokenize, task._plain
+    tokenize, same = task._bleu_tokenizer, task._plain
+
+    def tokens(text: str) -> Sequence[str]:
+        return tokenizers[1].tokenize(same(text))
+
     metrics = tuple(make_metric(name, tokenize=tokenize, tokens=tokens, same=same) for name in recipe.task.metrics)
     return replace(task, metrics=metrics)
 

@@ -81,6 +81,17 @@ def restore_stage(tensors: dict[str, Tensor], loss: Loss, step: TrainStep) -> No
     step.sums.values.update(tensors_under(tensors, "sums.", step.device))
 
 
+def scored_weights(model: Network, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with the weights that training scores: their running averages, if it holds some.
+
+    Optimizers hold the weights of the loss behind those of the model.
+    """
+    places = {id(p): i for i, p in enumerate(p for group in model.modules_by_rate().values() for p in group)}
+    named = model.named_parameters(remove_duplicate=False)
+    averages = {f"model.{name}": f"average.{places[id(p)]}" for name, p in named if id(p) in places}
+    return tensors | {name: tensors[average] for name, average in averages.items() if average in tensors}
+
+
 def tensors_under(tensors: dict[str, Tensor], prefix: str, device: torch.device) -> dict[str, Tensor]:
     """Copies of the tensors whose name starts with a prefix, without it."""
     return {k.removeprefix(prefix): v.to(device, copy=True) for k, v in tensors.items() if k.startswith(prefix)}

@@ -17,6 +17,8 @@ from argbeam import errors
 from argbeam.decoding.batch_decoder import Evaluation
 from argbeam.errors import ArgbeamError, CheckpointError, ConfigError, DataError, DeviceError
 from argbeam.files import read_records
+from argbeam.reports.report import read_runs, score_tables
+from argbeam.reports.table import signature_line
 from argbeam.runs import checkpoint, examples
 from argbeam.runs.layout import is_locked
 from argbeam.runs.load import Run, load, open_run
@@ -118,7 +120,8 @@ def test_epochs_are_added_where_they_change_no_rate_so_far(tmp_path: Path, sched
     finish(recipe, tmp_path / "run")
     if not accepted:
         assert refusal(finish, longer, tmp_path / "run", error=ConfigError) == (
-            f"{tmp_path / 'run'}: the run there has another recipe: stages.only.epochs: 2 -> 3; choose another --out"
+            f"{tmp_path / 'run'}: the run there has another recipe: stages.only.epochs: 2 -> 3; its cosine would have "
+            f"had other rates from the start; choose another --out, with start={tmp_path / 'run'} to go on from it"
         )
         return
     finish(longer, tmp_path / "run")
@@ -346,6 +349,36 @@ def test_lines_with_a_tab_are_counted_in_a_notice(tmp_path: Path) -> None:
         "3 training sentences, 2 dev sentences",
         "data.train: 2 lines with a tab: all columns are read as one sentence",
     ]
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+@pytest.mark.parametrize("optimizer", [{**RATES, "average": 0.7}, ADAMW], ids=["Adagrad", "AdamW"])
+def test_a_checkpoint_opens_with_the_averaged_weights(tmp_path: Path, model: str, optimizer: dict[str, Any]) -> None:
+    """They are what training scores: the last ones are those of the finished model."""
+    sizes = {"lstm": "{hidden=6, embedding=5}", "transformer": '{kind="transformer", layers=1, hidden=4, heads=2}'}
+    stage = {**PRETRAIN, "optimizer": optimizer, "keep": "last"}
+    finish(small_recipe(f"model={sizes[model]}", data=short_text(tmp_path), stages={"only": stage}), tmp_path / "run")
+    newest = checkpoints(tmp_path / "run")[-1]
+    opened, kept = (load(path).model.state_dict() for path in (newest, tmp_path / "run"))
+    assert same_tensors(opened, kept)
+    saved = checkpoint.load(newest).tensors
+    assert not any(torch.equal(saved[f"model.{name}"], weight) for name, weight in opened.items() if weight.any())
+
+
+def test_scores_under_two_length_limits_are_two_scores(tmp_path: Path) -> None:
+    """Another limit is another search: its signature, its predictions and its row of a report are its own."""
+    data = {"kind": "generated", "types": 200, "train": 6, "dev": 2, "test": 2}
+    finish(small_recipe(task="translation", data=data, stages={"only": PRETRAIN}), tmp_path / "run")
+    sets = (["decode.length_factor=2"], ["decode.length_factor=0", "decode.length_extra=2"])
+    records = [next(score_run(load(tmp_path / "run", overrides=one), "dev", [1])).record for one in sets]
+    assert [record["limit"] for record in records] == ["2*source+10", "0*source+2"]
+    assert all(f"|limit:{record['limit']}|" in signature_line(record) for record in records)
+    assert sorted(path.name for path in (tmp_path / "run" / "predictions").iterdir()) == [
+        "dev.beam1.limit-0xsource+2.txt",
+        "dev.beam1.txt",
+    ]
+    rows = [row for table in score_tables(read_runs([tmp_path / "run"])) for row in table.rows]
+    assert {row[0] for row in rows} == {f"small, length limit {record['limit']}" for record in records}
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])

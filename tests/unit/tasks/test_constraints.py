@@ -214,6 +214,9 @@ def test_a_list_without_an_entry_that_could_be_an_output_names_its_file(tmp_path
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "", *targets))) == (
         "training targets: unknown tokens in all entries (4); one at least must be an output"
     )
+    assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "", *targets[:2], "text.min_length=50"))) == (
+        "training targets: no entry; text.min_length and text.max_length admit none; one at least must be an output"
+    )
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, "x\n\n"))).startswith(f"{path}:2: an empty line")
     assert refusal(lambda: Translation.fit(recipe_of(tmp_path, ""))).startswith(f"{path}: an empty file")
 

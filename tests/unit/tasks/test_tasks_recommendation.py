@@ -114,6 +114,10 @@ def test_generated_users_follow_a_rule_that_can_be_learnt() -> None:
         ({"items": "p\t<a>\nq <b>\n"}, "items.tsv:2: no item and codes in 1 column; `name TAB code code` is expected"),
         ({"items": "p\t<a>\np\t<b>\n"}, "items.tsv:2: item 'p' for the second time; each item has one line"),
         ({"items": "p\t<a>\nq\t<a> <b>\n"}, "items.tsv:2: 2 codes; item 'p' has 1, and so must all"),
+        (
+            {"items": "p\t<a>\nq\t</s>\n"},
+            "items.tsv:2: the code '</s>' is that of a special token; another spelling is expected",
+        ),
         ({"items": "p q\t<a>\n"}, "items.tsv:1: a space in the name of item 'p q'; sequences separate items by spaces"),
         ({"sequences": "p q\np z\n"}, "users.txt:2: item 'z' has no codes; data.items lists 4 items"),
     ],

@@ -84,6 +84,19 @@ def test_matches_do_not_depend_on_what_pieces_do_not_keep(tmp_path: Path) -> Non
         assert "|target:pieces|spaces:plain|" in score.signature
 
 
+@pytest.mark.parametrize("unit", [("words",), ("characters",), ("pieces", "text.subwords=9")])
+def test_folded_digits_are_folded_in_references_too(tmp_path: Path, unit: tuple[str, ...]) -> None:
+    """An output has no digits: compared with `x 12` none could be right."""
+    metrics = 'task.metrics=["exact", "token_error_rate"]'
+    target, *others = unit
+    overrides = (f"task.target={target}", *others, "text.fold_digits=true", metrics)
+    task = Translation.fit(recipe_of(tmp_path, *overrides, pairs="b\tx ##\na\tx 12\n"))
+    for item in task.read("dev").items:
+        output = task.example(item, 0).target
+        assert task.text(item, output) == "x ##"
+        assert task.score([item], [output]).parts == {"exact": 100.0, "token_error_rate": 0.0}
+
+
 def test_a_run_of_pieces_is_scored_and_tested_against_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, LinearLR, LRScheduler, SequentialLR
 
+from argbeam.errors import ConfigError
 from argbeam.losses import CrossEntropy
 from argbeam.models import make_model
 from argbeam.settings import LstmModel, Stage
 from argbeam.training.optimizer import Adagrad, AdamW, Optimizer, make_optimizer
 from argbeam.training.schedule import SCHEDULES, RateSchedule
+from refusals import refusal
 
 RATES = {"encoder": 0.02, "output": 0.2}
 
@@ -179,6 +181,15 @@ def test_a_parameter_has_one_rate() -> None:
     groups = parameters(0)
     with pytest.raises(AssertionError, match="two rates"):
         AdamW({"encoder": groups["encoder"], "output": groups["encoder"]}, rates=RATES, max_norm=1.0)
+
+
+@pytest.mark.parametrize("rates", [{"encoder": 0.1}, {"encoder": 0.1, "decoder": 0.1, "head": 0.1}, {}])
+@pytest.mark.parametrize("kind", [Adagrad, AdamW])
+def test_groups_and_rates_have_the_same_names(kind: type[Adagrad] | type[AdamW], rates: dict[str, float]) -> None:
+    """A group without a rate would not be trained."""
+    groups = {name: [nn.Parameter(torch.zeros(2))] for name in ("encoder", "decoder")}
+    message = f"rates, groups of parameters: {', '.join(rates) or 'none'} and encoder, decoder; each group needs a rate"
+    assert refusal(kind, groups, rates=rates, max_norm=1.0, error=ConfigError) == message
 
 
 def test_reset_forgets_the_gradients_seen() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from argbeam.data.readers.text import read_lines
+from argbeam.data.vocabulary import SPECIALS
 from argbeam.errors import DataError, counted
 
 Codes = tuple[str, ...]
@@ -31,6 +32,8 @@ def read_items(paths: Sequence[Path]) -> dict[str, Codes]:
         name, codes = fields[0].strip(), tuple(fields[1].split())
         if len(name.split()) > 1:
             raise DataError(f"{where}: a space in the name of item {name!r}; sequences separate items by spaces")
+        if special := next((code for code in codes if code in SPECIALS), ""):
+            raise DataError(f"{where}: the code {special!r} is that of a special token; another spelling is expected")
         if name in items:
             raise DataError(f"{where}: item {name!r} for the second time; each item has one line")
         if items and len(codes) != len(items[first]):
