@@ -88,7 +88,12 @@ class Attends(Protocol):
 
 
 class Network(Model, Protocol):
-    """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed."""
+    """A model that recipes build and run folders keep: a `torch.nn.Module` that can also be started from a seed.
+
+    `dropout` is that of training; a stage may set another. A network of transformers has its own and ignores it.
+    """
+
+    dropout: float
 
     def initialise(self, *, bound: float | None, generator: torch.Generator) -> None:
         """Draw every weight uniformly from [-bound, bound], or, with None, as is usual for its layer."""

@@ -103,6 +103,7 @@ class HuggingFaceModelSettings(Settings):
 
     kind: Literal["huggingface"] = "huggingface"
     rules: ClassVar[tuple[str, str]] = ("logprob_sum", "best")
+    dropout: ClassVar[float] = 0.0  # its configuration has its own
     path: str = Field(min_length=1, description="folder of the model and its tokenizer, as save_pretrained writes it")
     init: ClassVar[None] = None
     vectors: ClassVar[str] = ""

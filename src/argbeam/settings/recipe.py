@@ -1,10 +1,9 @@
 """A recipe: text, models, decoding, runtime, and the checks across its tables."""
 
 import json
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, WrapValidator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from argbeam.settings.constraints import NoConstraint
 from argbeam.settings.data import Data, Task, Text2TextTask
@@ -18,7 +17,7 @@ from argbeam.settings.models import (
     TransformerModel,
 )
 from argbeam.settings.stages import Batching, Stage
-from argbeam.settings.strict import MOST_BEAM, Settings
+from argbeam.settings.strict import MOST_BEAM, Settings, number_or
 
 
 class Text(Settings):
@@ -45,17 +44,6 @@ class Text(Settings):
         return self
 
 
-def _power(value: Any, accept: Callable[[Any], Any]) -> Any:
-    # One error for the whole setting, instead of one for each half of the union.
-    try:
-        accepted = accept(value)
-    except ValidationError:
-        accepted = -1.0
-    if accepted != "dev" and accepted < 0:
-        raise ValueError('must be a number at least 0, or "dev"')
-    return accepted
-
-
 class Decode(Settings):
     """Search with a trained model."""
 
@@ -63,7 +51,7 @@ class Decode(Settings):
     stop: Literal["auto", "top", "best"] = Field(
         default="auto", description="end of the search in open-length tasks; auto: as in the loss of the weights"
     )
-    length_power: Annotated[float | Literal["dev"], WrapValidator(_power)] = Field(
+    length_power: Annotated[float | Literal["dev"], number_or("dev")] = Field(
         default=0.0,
         description="in open-length tasks sums of log-probabilities are divided by the length to this power; 0: plain "
         "sums; dev: the best of 0 to 1.6 on dev, at decode.beam",
@@ -214,6 +202,9 @@ class Recipe(Settings):
         for name, value in off.items():
             if getattr(self.text, name) != value:
                 raise ValueError(f"text.{name}: the tokenizer of the model reads raw text; must be {json.dumps(value)}")
+        for name, stage in self.stages.items():
+            if stage.dropout != "model":
+                raise ValueError(f'stages.{name}.dropout: the network has its own; must be "model"')
 
     @model_validator(mode="after")
     def _search_fits_the_model(self, info: ValidationInfo) -> "Recipe":

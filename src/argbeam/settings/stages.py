@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from argbeam.settings.losses import Loss
-from argbeam.settings.strict import MOST_BEAM, Settings
+from argbeam.settings.strict import MOST_BEAM, Settings, number_or
 
 
 class Batching(Settings):
@@ -115,6 +115,9 @@ class Stage(Settings):
     loss: Loss = Field(description="loss to minimise")
     optimizer: Optimizer = Field(description="optimizer of the stage")
     batch: StageBatching = StageBatching()
+    dropout: Annotated[float | Literal["model"], number_or("model", below=1.0)] = Field(
+        default="model", description="dropout of this stage; model: model.dropout"
+    )
     first_epoch_by_length: bool = Field(default=False, description="order the first epoch from short to long sentences")
     keep: Literal["perplexity", "score", "last"] = Field(
         default="score", description="epoch whose weights are kept: best dev perplexity, best dev score, or the last"

@@ -154,6 +154,7 @@ class Trainer:
         width = output_width(
             self.model, make_batch([self.train[0]], specials=self.task.target.specials).to(self.device)
         )
+        self.model.dropout = self.recipe.model.dropout if settings.dropout == "model" else settings.dropout
         loss = make_loss(settings.loss, self.task, width=width)
         if loss.weights is not None:
             loss.weights.module.to(self.device)

@@ -200,6 +200,10 @@ def test_what_does_not_fit_a_pretrained_model_is_refused(folder: Path, monkeypat
     assert "text.lowercase: the tokenizer of the model reads raw text; must be false" in refused(
         text={"lowercase": True}
     )
+    first = table(folder)["stages"]["first"]
+    assert 'stages.first.dropout: the network has its own; must be "model"' in refused(
+        stages={"first": {**first, "dropout": 0.1}}
+    )
     nowhere: Recipe = parse_recipe(table(folder, model={"kind": "huggingface", "path": "/nowhere"}), ())
     assert "model.path = /nowhere: no such folder" in refusal(Translation.fit, nowhere, error=ConfigError)
     (folder / "model" / "config.json").write_text("{", encoding="utf-8")

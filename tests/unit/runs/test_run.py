@@ -351,6 +351,20 @@ def test_lines_with_a_tab_are_counted_in_a_notice(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("updates", [0, 4, 8])
+def test_a_stage_has_its_own_dropout(tmp_path: Path, updates: int) -> None:
+    """The model's dropout of 0.5 with 0.2 in the second stage is 0.2 with 0.5 in the first, also after a stop."""
+    ends = []
+    for name, rate, dropouts in (("a", 0.5, ("model", 0.2)), ("b", 0.2, (0.5, "model"))):
+        stages = {stage: {**PRETRAIN, "dropout": own} for stage, own in zip(("one", "two"), dropouts, strict=True)}
+        recipe = small_recipe(f"model.dropout={rate}", data=short_text(tmp_path), stages=stages)
+        if updates:
+            stop_after(recipe, tmp_path / name, updates)
+        finish(recipe, tmp_path / name)
+        ends.append(final_tensors(tmp_path / name))
+    assert same_tensors(*ends)
+
+
 @pytest.mark.parametrize("model", ["lstm", "transformer"])
 @pytest.mark.parametrize("optimizer", [{**RATES, "average": 0.7}, ADAMW], ids=["Adagrad", "AdamW"])
 def test_a_checkpoint_opens_with_the_averaged_weights(tmp_path: Path, model: str, optimizer: dict[str, Any]) -> None:

@@ -220,6 +220,8 @@ stages.bso.optimizer={kind='adamw', rate=1, betas=[0.9]} => --set: stages.bso.op
 stages.bso.optimizer={kind='adamw', rate=1, betas=[0.9, 'a']} => --set: stages.bso.optimizer.betas[1] = "a": found a string, accepted: a number
 stages.bso.optimizer={kind='adamw', rate=1, betas=0.9} => --set: stages.bso.optimizer.betas = 0.9: found a number, accepted: a list of numbers
 stages.pretrain.loss.label_smoothing=1 => --set: stages.pretrain.loss.label_smoothing = 1: must be at least 0 and less than 1
+stages.bso.dropout=1 => --set: stages.bso.dropout = 1: must be a number at least 0 and less than 1, or "model"
+stages.bso.dropout=none => --set: stages.bso.dropout = "none": must be a number at least 0 and less than 1, or "model"
 stages.bso.batch={size=3, tokens=4} => --set: stages.bso.batch: size = 3 and tokens = 4: one of them must be 0
 text.min_length=61 => x.toml: text: min_length = 61 is more than max_length = 60; nothing fits
 text.subwords=8000 => x.toml: text.subwords = 8000: only for translation and text2text; 0 for word_ordering

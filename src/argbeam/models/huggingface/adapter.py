@@ -52,6 +52,7 @@ class HuggingFaceModel(nn.Module):
         base = plain_model(network)
         self.crosses = type(base).__name__ in ENCODER_DECODERS
         self.vocabulary = int(output_layer(base).weight.shape[0])
+        self.dropout = 0.0  # not read: the network's configuration has its rates
         self.prompt_again = False  # whether passes with gradient read the prompt of a causal model once more
 
     def encode(self, batch: Batch, noise: Noise | None) -> State:
