@@ -48,7 +48,8 @@ class Run:
     """A trained model, its task and its search rules.
 
     `stage` names the stage that trained the weights; empty: that of the run it started from, which was not improved on.
-    `weights` is their file in the run folder, `start_search` what that other run's `trained_search` was.
+    `weights` is their file in the run folder, `start_search` what that other run's `trained_search` was, and
+    `trained_limit` the length limit of the recipe that was trained, which overrides may change.
     """
 
     recipe: Recipe
@@ -60,6 +61,7 @@ class Run:
     path: Path
     stage: str
     weights: str = ""
+    trained_limit: str = ""
     group: Group = ALONE
     captured: CapturedSearch | None = None
     start_search: Mapping[str, Any] = field(default_factory=dict)
@@ -230,6 +232,7 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
         recipe = recipe_from_json(found.meta["recipe"], where=str(found.path), weights=kept)
         if any(override.strip().startswith("data.root") for override in overrides) and not hasattr(recipe.data, "root"):
             raise ConfigError(f"data.root (--data): {path} reads no files; its data is {recipe.data.kind}")
+        limit = recipe.decode.limit
         recipe = parse_recipe(recipe.model_dump(), overrides, where=str(path), weights=kept) if overrides else recipe
         rule, stop = decode_rules(*trained, recipe.decode)
         stage = found.meta.get("stage", list(recipe.stages)[-1])  # missing in files of version 0.1
@@ -246,7 +249,18 @@ def open_trained(path: Path, device: str, overrides: Sequence[str] = ()) -> Run:
     captured = None if recorder is None else CapturedSearch(recorder)
     weights = f"{found.path.parent.name}/{found.path.name}"
     return Run(
-        recipe, task, model, rule, stop, chosen, path, stage, weights, captured=captured, start_search=start_search
+        recipe,
+        task,
+        model,
+        rule,
+        stop,
+        chosen,
+        path,
+        stage,
+        weights,
+        limit,
+        captured=captured,
+        start_search=start_search,
     )
 
 

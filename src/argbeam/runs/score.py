@@ -19,7 +19,6 @@ from argbeam.runs.examples import named_by
 from argbeam.runs.layout import EVALUATIONS, PREDICTIONS, folder_of, refuse_links
 from argbeam.runs.load import Run, open_run
 from argbeam.settings.data import beyond_beam
-from argbeam.settings.recipe import Decode
 from argbeam.tasks import Parsing
 from argbeam.tasks.contract import Item, ScoresLists, Task
 from argbeam.tasks.sources import named_files
@@ -158,7 +157,7 @@ def _write(run: Run, split: str, beam: int, texts: Sequence[str], record: dict[s
     refuse_links(folder)
     power = f".power{record['length_power']:g}" if record["length_power"] else ""
     stop = "" if run.recipe.decode.stop == "auto" else f".stop-{run.recipe.decode.stop}"
-    limit = "" if record["limit"] in ("", Decode().limit) else f".limit-{record['limit'].replace('*', 'x')}"
+    limit = "" if record["limit"] in ("", run.trained_limit) else f".limit-{record['limit'].replace('*', 'x')}"
     with writing(folder, _SAVES):
         predictions.mkdir(exist_ok=True)
         lines = "".join(f"{text}\n" for text in texts)

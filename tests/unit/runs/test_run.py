@@ -383,9 +383,9 @@ def test_scores_under_two_length_limits_are_two_scores(tmp_path: Path) -> None:
     """Another limit is another search: its signature, its predictions and its row of a report are its own."""
     data = {"kind": "generated", "types": 200, "train": 6, "dev": 2, "test": 2}
     finish(small_recipe(task="translation", data=data, stages={"only": PRETRAIN}), tmp_path / "run")
-    sets = (["decode.length_factor=2"], ["decode.length_factor=0", "decode.length_extra=2"])
+    sets = ([], ["decode.length_factor=0", "decode.length_extra=2"])
     records = [next(score_run(load(tmp_path / "run", overrides=one), "dev", [1])).record for one in sets]
-    assert [record["limit"] for record in records] == ["2*source+10", "0*source+2"]
+    assert [record["limit"] for record in records] == ["1*source+10", "0*source+2"]
     assert all(f"|limit:{record['limit']}|" in signature_line(record) for record in records)
     assert sorted(path.name for path in (tmp_path / "run" / "predictions").iterdir()) == [
         "dev.beam1.limit-0xsource+2.txt",
@@ -708,8 +708,8 @@ def test_a_checkpoint_file_is_loaded_and_searched_as_the_stage_that_made_it_says
     stop_after(whole[0], tmp_path, updates)
     path = checkpoints(tmp_path)[-1]
     run, saved = load(path, device="cpu"), checkpoint.load(path).tensors
-    for name, value in run.model.state_dict().items():
-        assert torch.equal(value, saved[f"model.{name}"])
+    if "average.0" not in saved:
+        assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in run.model.state_dict().items())
     assert (run.rule, run.stop) == (rule, StopBest() if rule == LogprobSum() else StopTop())
 
 
