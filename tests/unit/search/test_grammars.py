@@ -568,6 +568,7 @@ def test_values_of_a_schema_may_have_their_type_beside_them(types: object, value
         ({"items": {"$ref": "#/parts/n"}, "parts": {"n": {"items": {"$ref": "#"}}}}, ["[[]]", "[[[]]]"], ["[1]"]),
         ({"properties": {"ä": {"const": 1}}, "required": ["ä"]}, ['{"ä": 1}'], ["{}"]),
         ({"type": "integer", "format": "int32", "minimum": 1}, ["1", "11"], ["0"]),  # formats are those of strings
+        ({"type": "integer", "maxItems": 1, "$defs": {"a": {"$ref": "#/$defs/b"}}}, ["1"], ["[]"]),  # both unused
         ({"const": (1 << 63) - 1}, [str((1 << 63) - 1)], ["1"]),
     ],
 )

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from functools import reduce
 from typing import Any
 
 from argbeam.errors import DataError
@@ -27,8 +26,8 @@ _UNNAMED = ("additionalProperties", "unevaluatedProperties")
 _OTHER_PROPERTIES = ({"patternProperties"}, {*_UNNAMED})
 # Keywords that make xgrammar take a list or an object for empty, unless one of the others is beside them.
 _NEED_PARTS = (
-    ({"minItems", "maxItems", "uniqueItems"}, ("items", "prefixItems", "unevaluatedItems")),
-    ({"minProperties", "maxProperties", "required"}, ("properties", "patternProperties", *_UNNAMED)),
+    ("array", {"minItems", "maxItems", "uniqueItems"}, ("items", "prefixItems", "unevaluatedItems")),
+    ("object", {"minProperties", "maxProperties", "required"}, ("properties", "patternProperties", *_UNNAMED)),
 )
 # xgrammar writes whole numbers of more bits as numbers with a point, and forgets the digits of smaller bounds.
 _MOST_BITS, _SMALLEST_BOUND = 63, 1e-6
@@ -64,9 +63,15 @@ def _schemas(root: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, schema
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/"):
-            # xgrammar has found it there, each step as it is written.
-            unread.append((reference, reduce(lambda part, name: part[name], reference.split("/")[1:], root)))
+            unread.append((reference, _at(root, reference)))
         unread.extend((f"{place}/{name}", part) for name, part in reversed(list(_inner(schema))))
+
+
+def _at(root: Any, reference: str) -> Any:
+    """What a reference such as `#/$defs/a` names, as it is written; None: nothing, as in unused definitions."""
+    for name in reference.split("/")[1:]:
+        root = root.get(name) if isinstance(root, dict) else None
+    return root
 
 
 def _faults(schema: dict[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
@@ -94,9 +99,9 @@ def _faults(schema: dict[str, Any], place: str) -> Iterator[tuple[str, str, str]
         yield place, "multipleOf", "it must be a whole number, beside bounds of a short range or none"
     if "format" in found and "string" in _types(schema) and _rules(schema) == _rules(schema | {"format": "unknown"}):
         yield place, f"format {schema['format']}", "leave it out"
-    for keywords, parts in _NEED_PARTS:
+    for kind, keywords, parts in _NEED_PARTS:
         alone = sorted(key for key in keywords & schema.keys() if key != "required" or isinstance(schema[key], list))
-        if alone and not schema.keys() & set(parts):
+        if alone and (kind in _types(schema) or "type" not in schema) and not schema.keys() & set(parts):
             yield place, ", ".join(alone), f"{parts[0]} beside it is needed"
     yield from _misread_values(schema, place)
 
