@@ -156,9 +156,10 @@ def _trie(recipe: Recipe, settings: TrieConstraint, target: TargetSide, assets: 
     entries = _known(words, vocabulary, unknown)
     first = next(entries, None)
     if first is None:
-        left_out = f"unknown tokens in all entries ({unknown['entries']:,})" if unknown else "no entry"
-        lengths = "" if unknown else "; text.min_length and text.max_length admit none"
-        raise DataError(f"{path or 'training targets'}: {left_out}{lengths}; one at least must be an output")
+        reason = "no entry; text.min_length and text.max_length admit none"
+        if unknown:
+            reason = f"unknown tokens in all entries ({unknown['entries']:,})"
+        raise DataError(f"{path or 'training targets'}: {reason}; one at least must be an output")
     trie = Trie.of(chain([first], entries), vocabulary=len(vocabulary), specials=vocabulary.specials)
     facts = {"entries": trie.entries, "entries with unknown tokens left out": unknown["entries"]}
     return ValidOutputs(trie, facts, lambda: trie.saved, leaves_out)

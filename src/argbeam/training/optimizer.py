@@ -255,7 +255,7 @@ def make_optimizer(model: Network, loss: Loss, stage: Stage, *, updates_per_epoc
 def _in_order(groups: Mapping[str, Sequence[nn.Parameter]], rates: Mapping[str, float]) -> list[Tensor]:
     """The parameters in the order of the rates. A group without a rate would silently not be trained."""
     if rates.keys() != groups.keys():
-        named = " and ".join(f"{', '.join(names) or 'none'}" for names in (rates, groups))
+        named = " and ".join(", ".join(names) or "none" for names in (rates, groups))
         raise ConfigError(f"rates, groups of parameters: {named}; each group needs a rate")
     parameters: list[Tensor] = [p for name in rates for p in groups[name]]
     assert len({id(p) for p in parameters}) == len(parameters), "a parameter with two rates"

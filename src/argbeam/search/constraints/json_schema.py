@@ -17,9 +17,8 @@ _READ_PAST |= {"dependencies", "dependentRequired", "dependentSchemas", "$dynami
 _READ_ALONE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
 _BESIDE = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
 _BESIDE |= {"$anchor", "$dynamicAnchor"}
-_OF_TYPE = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-_OF_TYPE |= {"minLength", "maxLength", "pattern", "format"}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_OF_TYPE = {*_BOUNDS, "multipleOf", "minLength", "maxLength", "pattern", "format"}
 # Of these xgrammar reads the first that is there.
 _OF_STRINGS = ({"format"}, {"pattern"}, {"minLength", "maxLength"})
 _UNNAMED = ("additionalProperties", "unevaluatedProperties")
